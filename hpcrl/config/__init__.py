@@ -1,0 +1,1 @@
+"""The one schema of every option, with its checks; imports no torch and touches no hardware."""

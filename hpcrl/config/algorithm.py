@@ -1,0 +1,44 @@
+"""`algorithm.*`: advantages and KL control."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hpcrl.config.base import section
+
+ADV_ESTIMATORS = ("grpo",)
+"""Names of the registered advantage estimators; a test holds this against the registry."""
+
+KLPenalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "kl+", "abs+", "k3+", "low_var_kl+"]
+
+
+@section
+class KLControlConfig:
+    type: Literal["fixed", "adaptive"] = "fixed"
+    """A constant coefficient, or one that follows `target_kl`."""
+    kl_coef: float = 0.001
+    """Coefficient of the KL penalty in the reward (its first value, where adaptive)."""
+    horizon: Annotated[int, Field(gt=0)] = 10_000
+    """Samples over which an adaptive coefficient moves."""
+    target_kl: Annotated[float, Field(gt=0)] = 0.1
+    """KL that an adaptive coefficient aims at."""
+
+
+@section
+class AlgorithmConfig:
+    adv_estimator: Literal["grpo"] = "grpo"
+    """Advantage estimator."""
+    gamma: float = 1.0
+    """Discount factor."""
+    lam: float = 1.0
+    """λ of generalised advantage estimation."""
+    norm_adv_by_std_in_grpo: bool = True
+    """Divide a group's advantages by their standard deviation (false: Dr. GRPO)."""
+    use_kl_in_reward: bool = False
+    """Subtract the KL penalty against the reference from each token's reward."""
+    kl_penalty: KLPenalty = "kl"
+    """Estimator of the KL penalty in the reward."""
+    kl_ctrl: KLControlConfig = Field(default_factory=KLControlConfig)
+    """Coefficient of the KL penalty in the reward."""

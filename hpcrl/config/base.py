@@ -1,0 +1,25 @@
+"""What every config section shares: frozen, keyword-only, unknown keys refused, docstrings as descriptions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def section(cls: type[T]) -> type[T]:
+    """A config section: a frozen pydantic dataclass whose fields carry their doc line under them."""
+    settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=False)
+    return pydantic_dataclass(frozen=True, kw_only=True, config=settings)(cls)  # type: ignore[return-value]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+StrList = Annotated[list[str], BeforeValidator(_as_list)]
+"""A list of strings; a single string is a list of one."""

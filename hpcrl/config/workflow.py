@@ -1,0 +1,42 @@
+"""`workflow.*` and `cluster.*`: which stages run, on what, by which scheduler."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hpcrl.config.actor import Positive
+from hpcrl.config.base import section
+
+StageName = Literal["fetch", "prepare", "sft", "train", "evaluate"]
+
+
+@section
+class ResourcesConfig:
+    nodes: Positive = 1
+    """Nodes of the stage's job."""
+    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    """GPUs on each node."""
+    cpus_per_task: Positive = 2
+    """CPU cores on each node."""
+    mem: str | None = None
+    """Memory on each node, as sbatch writes it (64G); null: the partition's default."""
+    time: str = "24:00:00"
+    """Wall-time limit, as sbatch writes it."""
+
+
+@section
+class WorkflowConfig:
+    stages: list[StageName] = Field(default_factory=lambda: ["prepare", "train", "evaluate"])
+    """Stages of the run, in order."""
+    resources: dict[StageName, ResourcesConfig] = Field(default_factory=dict)
+    """Resources of each stage; a stage without an entry takes the defaults."""
+
+
+@section
+class ClusterConfig:
+    scheduler: Literal["local"] = "local"
+    """What runs the job scripts."""
+    stop_grace: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that a stage has, after a stop is asked for, to save and leave before it is killed."""
