@@ -1,0 +1,133 @@
+"""What every stage command shares: its arguments, logging, heartbeat, exit record and exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcrl.config import Config
+from hpcrl.config.seam import AttemptFolder, ExitCode, HpcrlError, NoSpaceError, RunFolder, UserError
+from hpcrl.utils.files import write_json
+from hpcrl.utils.run import load_config
+from hpcrl.utils.stop import StopFlag
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StageJob:
+    """One attempt of one stage, as the stage's code sees it."""
+
+    name: str
+    folder: RunFolder
+    attempt: AttemptFolder
+    config: Config
+    stop: StopFlag
+    first_step: int | None = None
+    """First step of this attempt, for the exit record."""
+    last_saved_step: int | None = None
+    """Newest step that is safely on disk, for the exit record."""
+    _beat: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def out(self) -> Path:
+        """Where the stage puts what it makes; may hold what an earlier attempt left."""
+        return self.folder.stage(self.name).out
+
+    def heartbeat(self, phase: str, step: int | None = None, total: int | None = None) -> None:
+        """Say that the stage lives, and where it is."""
+        self._beat = {
+            "phase": phase,
+            "step": step if step is not None else self._beat.get("step"),
+            "total_steps": total if total is not None else self._beat.get("total_steps"),
+            "time": time.time(),
+        }
+        write_json(self.attempt.heartbeat, self._beat)
+
+
+def stage_main(name: str, run: Callable[[StageJob], None]) -> None:
+    """Run a stage from the command line `run_dir=… attempt_dir=…` and exit by the table of exit codes."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    for noisy in ("httpx", "httpcore", "filelock", "fsspec", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        job = _open(name, sys.argv[1:])
+    except HpcrlError as error:
+        logger.error("%s", error)
+        sys.exit(int(error.exit_code))
+    code, reason = _run(job, run)
+    write_json(
+        job.attempt.exit_record,
+        {
+            "code": int(code),
+            "kind": code.kind,
+            "reason": reason,
+            "first_step": job.first_step,
+            "last_saved_step": job.last_saved_step,
+        },
+    )
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(code))  # threads and handlers of libraries must not change how the stage ends
+
+
+def _run(job: StageJob, run: Callable[[StageJob], None]) -> tuple[ExitCode, str]:
+    job.heartbeat("start")
+    try:
+        job.stop.check()
+        run(job)
+    except HpcrlError as error:
+        logger.error("%s", error)
+        return error.exit_code, str(error)
+    except KeyboardInterrupt:
+        return ExitCode.STOPPED, "interrupted"
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            logger.error("no space: %s", error)
+            return NoSpaceError.exit_code, f"no space left: {error}; free some and `resume`"
+        logger.exception("stage %s failed", job.name)
+        return ExitCode.BUG, f"{type(error).__name__}: {error}"
+    except Exception as error:
+        logger.exception("stage %s failed", job.name)
+        return ExitCode.BUG, f"{type(error).__name__}: {error}"
+    return ExitCode.DONE, "done"
+
+
+def _open(name: str, arguments: list[str]) -> StageJob:
+    given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if set(given) != {"run_dir", "attempt_dir"} or len(arguments) != 2:
+        raise UserError(f"usage: python -m hpcrl.{name} run_dir=RUN_FOLDER attempt_dir=ATTEMPT_FOLDER")
+    folder = RunFolder(Path(given["run_dir"]).resolve())
+    attempt = AttemptFolder(Path(given["attempt_dir"]).resolve())
+    _assert_code_of_run(folder)
+    config = load_config(folder)
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    folder.stage(name).out.mkdir(parents=True, exist_ok=True)
+    return StageJob(name=name, folder=folder, attempt=attempt, config=config, stop=StopFlag(attempt))
+
+
+def _assert_code_of_run(folder: RunFolder) -> None:
+    """A queued job must run what was submitted, never a later edit."""
+    here = Path(__file__).resolve().parents[1]
+    if folder.code.exists() and here != folder.code.resolve():
+        raise UserError(
+            f"hpcrl was imported from {here}, not from the run's own copy {folder.code}: put it first on PYTHONPATH"
+        )
+
+
+def read_exit_record(attempt: AttemptFolder) -> dict[str, object] | None:
+    """The exit record of an attempt; None while it runs, or when it was killed."""
+    try:
+        return json.loads(attempt.exit_record.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
