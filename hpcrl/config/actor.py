@@ -10,9 +10,7 @@ from hpcrl.config.algorithm import KLPenalty
 from hpcrl.config.base import section
 
 Positive = Annotated[int, Field(gt=0)]
-LossAggMode = Literal[
-    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-]
+LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 DType = Literal["fp32", "bf16"]
 
 
