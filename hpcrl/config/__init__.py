@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcrl.config.arithmetic import batch_arithmetic
+from hpcrl.config.checks import check
 from hpcrl.config.convert import from_dict, to_dict
 from hpcrl.config.messages import ConfigError
 from hpcrl.config.schema import Config
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from hpcrl.config.composition import compose, experiments
 
 # Composing needs Hydra, which a stage that reads its manifest does not.
-__getattr__, _, _ = lazy_exports(
+__getattr__ = lazy_exports(
     __name__, {"compose": "hpcrl.config.composition", "experiments": "hpcrl.config.composition"}
-)
+)[0]
 
 __all__ = [
     "AttemptFolder",
@@ -40,6 +42,8 @@ __all__ = [
     "StageFolder",
     "StopRequested",
     "UserError",
+    "batch_arithmetic",
+    "check",
     "compose",
     "experiments",
     "from_dict",

@@ -2,8 +2,241 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+
+from hpcrl.config.arithmetic import Batches, batch_arithmetic
+from hpcrl.config.messages import ConfigError
 from hpcrl.config.schema import Config
+
+STAGE_ORDER = ("fetch", "prepare", "sft", "train", "evaluate")
+GROUP_ESTIMATORS = frozenset({"grpo"})
+"""Advantage estimators whose baseline is a group of samples of one prompt."""
+_TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2})")
+_MEM = re.compile(r"\d+[KMGT]?")
 
 
 def check(config: Config) -> None:
     """Raise ConfigError with everything that cannot work together."""
+    problems = [problem for rule in _RULES for problem in rule(config)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _stages(config: Config) -> Iterator[str]:
+    stages = config.workflow.stages
+    if not stages:
+        yield f"workflow.stages: empty; choose from {', '.join(STAGE_ORDER)}"
+    if len(set(stages)) != len(stages):
+        yield f"workflow.stages: [{', '.join(stages)}] names a stage twice"
+    elif stages != sorted(stages, key=STAGE_ORDER.index):
+        right = ", ".join(sorted(stages, key=STAGE_ORDER.index))
+        yield f"workflow.stages: [{', '.join(stages)}] is out of order; write [{right}]"
+
+
+def _sources(config: Config) -> Iterator[str]:
+    """Each stage finds its rows: in files that are named, or in a split that prepare makes."""
+    stages = config.workflow.stages
+    prepared = config.prepare.splits if "prepare" in stages else {}
+    if "prepare" in stages and not prepared:
+        yield "prepare.splits: empty, but the prepare stage is among workflow.stages; name a split and its sources"
+    for split, sources in prepared.items():
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", split) or split.startswith("."):
+            yield f"prepare.splits.{split}: a split's name becomes a file's: letters, digits, _ . and - only"
+        if not sources:
+            yield f"prepare.splits.{split}: has no sources"
+    wants = [
+        ("train", "training", "data.train_files", config.data.train_files, "train"),
+        ("train", "validation", "data.val_files", config.data.val_files, "test"),
+        ("sft", "training", "sft.train_files", config.sft.train_files, "sft"),
+        ("evaluate", "evaluation", "evaluate.files", config.evaluate.files or config.data.val_files, "test"),
+    ]
+    for stage, use, key, files, split in wants:
+        if stage not in stages or files or split in prepared:
+            continue
+        if prepared:
+            yield f"{key}: the {stage} stage has no {use} rows: set {key}, or add prepare.splits.{split}"
+        elif "prepare" not in stages:
+            yield (
+                f"{key}: the {stage} stage has no {use} rows: set {key}, or add prepare to workflow.stages"
+                f" with prepare.splits.{split}"
+            )
+
+
+def _model(config: Config) -> Iterator[str]:
+    model, stages, key = config.actor_rollout_ref.model, config.workflow.stages, "actor_rollout_ref.model"
+    packaged = bool(model.path and model.path.startswith("package:"))
+    if model.path is None and model.tiny is None:
+        yield f"{key}.path: no model: set {key}.path (folder, hub id or package:NAME), or {key}.tiny={{}} for a tiny one"
+    if model.path is not None and model.tiny is not None:
+        yield f"{key}: path and tiny are both set; keep one (~{key}.tiny deletes)"
+    if model.tiny is not None:
+        yield from _tiny(config)
+    if "fetch" in stages and model.path is None:
+        yield f"{key}.path: the fetch stage has nothing to fetch; name a hub id or package:NAME"
+    if packaged and "fetch" not in stages:
+        yield f"{key}.path: {model.path} is unpacked by the fetch stage; add fetch to workflow.stages"
+
+
+def _tiny(config: Config) -> Iterator[str]:
+    model, key = config.actor_rollout_ref.model, "actor_rollout_ref.model.tiny"
+    tiny = model.tiny
+    assert tiny is not None
+    if (
+        model.path is None
+        and "sft" not in config.workflow.stages
+        and {"train", "evaluate"} & set(config.workflow.stages)
+    ):
+        yield f"{key}: the tiny model is made by the sft stage; add sft to workflow.stages"
+    if model.tokenizer_path is not None:
+        yield "actor_rollout_ref.model.tokenizer_path: a tiny model makes its own tokenizer; remove one of the two"
+    if tiny.hidden_size % tiny.num_attention_heads:
+        yield f"{key}: hidden_size {tiny.hidden_size} does not divide by num_attention_heads {tiny.num_attention_heads}"
+    if tiny.num_attention_heads % tiny.num_key_value_heads:
+        yield (
+            f"{key}: num_attention_heads {tiny.num_attention_heads} does not divide by"
+            f" num_key_value_heads {tiny.num_key_value_heads}"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if longest > tiny.max_position_embeddings:
+        yield (
+            f"{key}.max_position_embeddings: {tiny.max_position_embeddings} is less than data.max_prompt_length"
+            f" {config.data.max_prompt_length} + data.max_response_length {config.data.max_response_length} = {longest}"
+        )
+    if "sft" in config.workflow.stages and config.sft.max_length > tiny.max_position_embeddings:
+        yield (
+            f"{key}.max_position_embeddings: {tiny.max_position_embeddings} is less than"
+            f" sft.max_length {config.sft.max_length}"
+        )
+
+
+def _batches(config: Config) -> Iterator[str]:
+    if "train" not in config.workflow.stages:
+        return
+    actor = config.actor_rollout_ref.actor
+    problems = Batches.of(config).problems()
+    if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is None:
+        problems.append(
+            "no micro-batch: set actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu (samples),"
+            " or actor_rollout_ref.actor.use_dynamic_bsz=true (tokens, ppo_max_token_len_per_gpu)"
+        )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu < longest:
+        problems.append(
+            f"actor.ppo_max_token_len_per_gpu = {actor.ppo_max_token_len_per_gpu} tokens cannot hold one sample:"
+            f" data.max_prompt_length {config.data.max_prompt_length} + data.max_response_length"
+            f" {config.data.max_response_length} = {longest} tokens"
+        )
+    if problems:
+        table = batch_arithmetic(config).replace("\n", "\n      ")
+        yield "batch sizes: " + "\n    ".join(["; ".join(problems), "the arithmetic:\n      " + table])
+
+
+def _sft(config: Config) -> Iterator[str]:
+    if "sft" not in config.workflow.stages:
+        return
+    ranks = Batches.of(config).ranks
+    if config.sft.train_batch_size % ranks:
+        yield (
+            f"sft.train_batch_size: {config.sft.train_batch_size} conversations do not divide by {ranks} ranks"
+            f" (trainer.nnodes {config.trainer.nnodes} x trainer.n_gpus_per_node {config.trainer.n_gpus_per_node})"
+        )
+    if config.sft.max_token_len_per_gpu < config.sft.max_length:
+        yield (
+            f"sft.max_token_len_per_gpu: {config.sft.max_token_len_per_gpu} tokens cannot hold one conversation of"
+            f" sft.max_length {config.sft.max_length}"
+        )
+
+
+def _algorithm(config: Config) -> Iterator[str]:
+    if "train" not in config.workflow.stages:
+        return
+    estimator, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    if estimator in GROUP_ESTIMATORS and n < 2:
+        yield (
+            f"actor_rollout_ref.rollout.n: {n} sample a prompt leaves {estimator} no group to compare with;"
+            " set it to 2 or more (8 is usual)"
+        )
+    actor = config.actor_rollout_ref.actor
+    if actor.loss_scale_factor is not None and actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        yield (
+            "actor_rollout_ref.actor.loss_scale_factor: only loss_agg_mode=seq-mean-token-sum-norm reads it,"
+            f" and loss_agg_mode is {actor.loss_agg_mode}"
+        )
+
+
+def _rollout(config: Config) -> Iterator[str]:
+    rollout, key = config.actor_rollout_ref.rollout, "actor_rollout_ref.rollout"
+    tools = rollout.multi_turn
+    if tools.enable and not tools.tool_config_path:
+        yield f"{key}.multi_turn.tool_config_path: multi_turn.enable needs the YAML that declares the tools"
+    if tools.tool_config_path and not tools.enable:
+        yield f"{key}.multi_turn.tool_config_path: has no effect without {key}.multi_turn.enable=true"
+    if rollout.agent.default_agent_loop == "tool_agent" and not tools.enable:
+        yield f"{key}.agent.default_agent_loop: tool_agent needs {key}.multi_turn.enable=true"
+    val = rollout.val_kwargs
+    if val.do_sample and val.temperature == 0:
+        yield f"{key}.val_kwargs.temperature: 0 cannot be sampled with; set it over 0, or val_kwargs.do_sample=false"
+    if val.n > 1 and not val.do_sample:
+        yield f"{key}.val_kwargs.n: {val.n} samples without val_kwargs.do_sample=true would all be the same"
+    if rollout.n > 1 and not rollout.do_sample:
+        yield f"{key}.n: {rollout.n} samples with {key}.do_sample=false would all be the same"
+
+
+def _counts(config: Config) -> Iterator[str]:
+    """Counts in which -1 stands for all, or for never."""
+    data, trainer = config.data, config.trainer
+    rollout = config.actor_rollout_ref.rollout
+    counts = {
+        "data.train_max_samples": data.train_max_samples,
+        "data.val_max_samples": data.val_max_samples,
+        "trainer.save_freq": trainer.save_freq,
+        "trainer.test_freq": trainer.test_freq,
+        "sft.save_freq": config.sft.save_freq,
+        "evaluate.max_samples": config.evaluate.max_samples,
+        "actor_rollout_ref.rollout.top_k": rollout.top_k,
+        "actor_rollout_ref.rollout.val_kwargs.top_k": rollout.val_kwargs.top_k,
+    }
+    for key, value in counts.items():
+        if value < 1 and value != -1:
+            yield f"{key}: {value} is not allowed; it must be 1 or more, or -1"
+
+
+def _resume(config: Config) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+        yield "trainer.resume_from_path: resume_mode=resume_path needs the global_step_N folder to continue from"
+    if trainer.resume_from_path and trainer.resume_mode != "resume_path":
+        yield f"trainer.resume_from_path: has no effect with resume_mode={trainer.resume_mode}; set resume_mode=resume_path"
+    if trainer.resume_from_path and "global_step_" not in trainer.resume_from_path:
+        yield f"trainer.resume_from_path: {trainer.resume_from_path} is no checkpoint; its folder is named global_step_N"
+
+
+def _reward(config: Config) -> Iterator[str]:
+    custom = config.custom_reward_function
+    if custom.reward_kwargs and not custom.path:
+        yield "custom_reward_function.reward_kwargs: has no effect without custom_reward_function.path"
+
+
+def _resources(config: Config) -> Iterator[str]:
+    for stage, resources in config.workflow.resources.items():
+        key = f"workflow.resources.{stage}"
+        if not _TIME.fullmatch(resources.time):
+            yield f"{key}.time: {resources.time!r} is no time limit; write HH:MM:SS, D-HH:MM:SS or minutes"
+        if resources.mem is not None and not _MEM.fullmatch(resources.mem):
+            yield f"{key}.mem: {resources.mem!r} is no memory size; write a number and K, M, G or T, like 64G"
+
+
+_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _stages,
+    _sources,
+    _model,
+    _batches,
+    _sft,
+    _algorithm,
+    _rollout,
+    _counts,
+    _resume,
+    _reward,
+    _resources,
+)

@@ -114,7 +114,7 @@ def _quoted(value: str) -> str:
 
 def _groups(folder: Path) -> list[str]:
     """The config groups that config.yaml chooses from, in its defaults list."""
-    listed = OmegaConf.load(folder / "config.yaml").get("defaults") or []
+    listed = OmegaConf.select(OmegaConf.load(folder / "config.yaml"), "defaults") or []
     return [str(name).removeprefix("optional ") for item in listed if isinstance(item, DictConfig) for name in item]
 
 

@@ -9,6 +9,12 @@ from pydantic import Field
 from hpcrl.config.actor import FSDPConfig, OptimConfig, Positive
 from hpcrl.config.base import StrList, section
 
+TrackerName = Literal["console", "wandb"]
+
+
+def _default_trackers() -> list[TrackerName]:
+    return ["console"]
+
 
 @section
 class TrainerConfig:
@@ -20,7 +26,7 @@ class TrainerConfig:
     """Project in the trackers."""
     experiment_name: str = "default"
     """Name of the experiment: its folder under `run_root`, its group in the trackers."""
-    logger: list[Literal["console", "wandb"]] = Field(default_factory=lambda: ["console"])
+    logger: list[TrackerName] = Field(default_factory=_default_trackers)
     """Trackers besides metrics.jsonl; wandb is offline unless WANDB_MODE says otherwise."""
     nnodes: Positive = 1
     """Nodes that train."""
@@ -75,7 +81,7 @@ class SFTConfig:
 @section
 class EvaluateConfig:
     files: StrList = Field(default_factory=list)
-    """Parquet files of evaluation prompts; empty: the `test` split of the prepare stage."""
+    """Parquet files of evaluation prompts; empty: `data.val_files`, else the `test` split of the prepare stage."""
     max_samples: int = -1
     """Use only the first so many rows; -1: all."""
     n: Positive = 1

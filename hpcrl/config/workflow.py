@@ -12,6 +12,10 @@ from hpcrl.config.base import section
 StageName = Literal["fetch", "prepare", "sft", "train", "evaluate"]
 
 
+def _default_stages() -> list[StageName]:
+    return ["train", "evaluate"]
+
+
 @section
 class ResourcesConfig:
     nodes: Positive = 1
@@ -28,8 +32,8 @@ class ResourcesConfig:
 
 @section
 class WorkflowConfig:
-    stages: list[StageName] = Field(default_factory=lambda: ["prepare", "train", "evaluate"])
-    """Stages of the run, in order."""
+    stages: list[StageName] = Field(default_factory=_default_stages)
+    """Stages of the run, in order; `prepare` where rows are made from sources, `sft` for a warm start."""
     resources: dict[StageName, ResourcesConfig] = Field(default_factory=dict)
     """Resources of each stage; a stage without an entry takes the defaults."""
 
