@@ -1,6 +1,6 @@
 """The seam between training and running: exit codes, the run folder's layout, the files of an attempt.
 
-Both halves, `hpcrl` and `workflows`, know exactly this much of each other.
+Both halves, `hpcrl` and `workflows`, know exactly this much of each other. Both write its files whole: `write_json`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from hpcrl.utils.files import write_json as write_json
+from hpcrl.utils.files import write_text as write_text
 
 
 class ExitCode(IntEnum):

@@ -44,3 +44,9 @@ class ClusterConfig:
     """What runs the job scripts."""
     stop_grace: Annotated[float, Field(gt=0)] = 60.0
     """Seconds that a stage has, after a stop is asked for, to save and leave before it is killed."""
+    max_infrastructure_attempts: Positive = 3
+    """Attempts in a row that may end as infrastructure with nothing new saved, before the stage is given up."""
+    max_stopped_attempts: Positive = 3
+    """Attempts in a row that may end wanting more time with nothing new saved, before the stage is given up."""
+    retry_delay: Annotated[float, Field(ge=0)] = 5.0
+    """Seconds before such a stage is tried again; doubled each time, up to ten minutes."""
