@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sys
@@ -125,9 +124,11 @@ def _assert_code_of_run(folder: RunFolder) -> None:
         )
 
 
-def read_exit_record(attempt: AttemptFolder) -> dict[str, object] | None:
-    """The exit record of an attempt; None while it runs, or when it was killed."""
-    try:
-        return json.loads(attempt.exit_record.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
+def standalone_job(config: Config, name: str = "train") -> StageJob:
+    """An attempt in a folder of its own below `run_root`, for a trainer that no workflow runs."""
+    folder = RunFolder(Path(config.run_root).resolve() / config.trainer.experiment_name / "standalone")
+    stage = folder.stage(name)
+    attempt = stage.attempt(len(stage.attempts()) + 1)
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    stage.out.mkdir(parents=True, exist_ok=True)
+    return StageJob(name=name, folder=folder, attempt=attempt, config=config, stop=StopFlag(attempt))

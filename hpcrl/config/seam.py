@@ -116,6 +116,11 @@ class StageFolder:
         return self.path / "DONE"
 
     @property
+    def metrics(self) -> Path:
+        """metrics.jsonl of a stage that trains beside the run's own training, such as sft."""
+        return self.path / "metrics.jsonl"
+
+    @property
     def job_script(self) -> Path:
         return self.path / "job.sbatch"
 

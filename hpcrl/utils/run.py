@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -60,3 +62,23 @@ def _given_model_path(config: Config) -> str:
             "or actor_rollout_ref.model.tiny together with the sft stage"
         )
     return path
+
+
+@dataclass(frozen=True)
+class PromptFiles:
+    """Parquet files of prompts."""
+
+    train: list[Path]
+    val: list[Path]
+
+
+def prompt_files(folder: RunFolder, config: Config) -> PromptFiles:
+    """What to train and to validate on: the files that the config names, else the prepare stage's."""
+    from hpcrl.data import split_files
+
+    data, prepared = config.data, "prepare" in config.workflow.stages
+    train = [Path(file) for file in data.train_files] or split_files(folder, "train")
+    val = [Path(file) for file in data.val_files]
+    if not val and prepared and "test" in config.prepare.splits:
+        val = split_files(folder, "test")
+    return PromptFiles(train, val)

@@ -1,0 +1,1 @@
+"""Training: the PPO family's loop, the supervised warm start, evaluation, checkpoints and records."""

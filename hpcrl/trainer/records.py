@@ -1,0 +1,54 @@
+"""Samples as rows of a parquet file: what was asked, sampled, called, and scored."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hpcrl.protocol import DataProto
+
+
+def sample_rows(batch: DataProto, scores: list[float], extra: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Columns of a record file; structured values are JSON strings, so that every file has one schema."""
+    mask, attention = batch.batch["response_mask"], batch.batch["attention_mask"]
+    prompt_length = batch.batch["prompts"].shape[1]
+    objects = batch.non_tensor_batch
+    rows: dict[str, list[Any]] = {
+        "uid": list(objects["uid"]),
+        "sample": [int(sample) for sample in objects["sample"]],
+        "data_source": list(objects["data_source"]),
+        "ground_truth": [_text(model.get("ground_truth")) for model in objects["reward_model"]],
+        "messages": [json.dumps(messages, ensure_ascii=False) for messages in objects["messages"]],
+        "tool_calls": [json.dumps(calls, ensure_ascii=False, default=str) for calls in objects["tool_calls"]],
+        "num_turns": [int(turns) for turns in objects["__num_turns__"]],
+        "stop_reason": list(objects["stop_reason"]),
+        "score": scores,
+        "prompt_ids": _ragged(batch.batch["prompts"], attention[:, :prompt_length]),
+        "response_ids": _ragged(batch.batch["responses"], attention[:, prompt_length:]),
+        "response_mask": _ragged(mask, attention[:, prompt_length:]),
+    }
+    for name in ("rollout_log_probs", "old_log_probs", "advantages"):
+        if name in batch.batch:
+            rows[name] = _ragged(batch.batch[name], attention[:, prompt_length:])
+    for name, values in extra.items():
+        rows[f"reward_{name}"] = [
+            _text(value) if not isinstance(value, int | float) else float(value) for value in values
+        ]
+    return rows
+
+
+def final_text(batch: DataProto, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The decoded responses, special tokens included."""
+    prompt_length = batch.batch["prompts"].shape[1]
+    ids = _ragged(batch.batch["responses"], batch.batch["attention_mask"][:, prompt_length:])
+    return [tokenizer.decode(row) for row in ids]
+
+
+def _ragged(values: Any, mask: Any) -> list[list[Any]]:
+    return [row[keep.bool()].tolist() for row, keep in zip(values, mask, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,1 @@
+"""Supervised warm start, on the engine and the checkpoints of RL."""
