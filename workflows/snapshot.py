@@ -52,7 +52,9 @@ def code_files(root: Path = PROJECT_ROOT, leave_out: Path | None = None) -> list
     large = [name for name in kept if (root / name).stat().st_size > LARGEST]
     if large:
         sizes = ", ".join(f"{name} ({(root / name).stat().st_size / 1e6:.0f} MB)" for name in large)
-        raise UserError(f"too large for the code snapshot (10 MB a file): {sizes}; move it away or list it in .gitignore")
+        raise UserError(
+            f"too large for the code snapshot (10 MB a file): {sizes}; move it away or list it in .gitignore"
+        )
     return kept
 
 

@@ -53,7 +53,8 @@ class Stage:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Stage:
         names = {f.name for f in fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in names})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in names}
+        return cls(**values)
 
 
 STAGES: tuple[Stage, ...] = (
@@ -126,7 +127,7 @@ STAGES: tuple[Stage, ...] = (
 def graph(config: Config, table: tuple[Stage, ...] = STAGES) -> list[Stage]:
     """The stages that the config names, in order, with their resources; parents that are not among them fall away."""
     known = {stage.name: stage for stage in table}
-    names = list(config.workflow.stages)
+    names: list[str] = list(config.workflow.stages)
     return [_placed(known[name], names, config) for name in names]
 
 
@@ -139,7 +140,7 @@ def _placed(stage: Stage, names: list[str], config: Config) -> Stage:
         stage,
         parents=tuple(parent for parent in stage.parents if parent in names),
         threads=threads,
-        resources={f.name: getattr(resources, f.name) for f in fields(resources)},  # type: ignore[arg-type]
+        resources={f.name: getattr(resources, f.name) for f in fields(resources)},
     )
 
 
