@@ -81,7 +81,7 @@ def _ranks(raw: dict[str, Any]) -> int | None:
     sizes = []
     for name in ("nnodes", "n_gpus_per_node"):
         size = lookup(raw, f"trainer.{name}")
-        size = TrainerConfig.__dataclass_fields__[name].default if not present(size) else size  # type: ignore[attr-defined]
+        size = TrainerConfig.__dataclass_fields__[name].default if not present(size) else size
         sizes.append(size)
     return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else None
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from hpcrl.config.arithmetic import Batches, batch_arithmetic
 from hpcrl.config.messages import ConfigError
 from hpcrl.config.schema import Config
+from hpcrl.config.seam import UserError
+from hpcrl.config.sources import GENERATORS, parse_options
 
 STAGE_ORDER = ("fetch", "prepare", "sft", "train", "evaluate")
 GROUP_ESTIMATORS = frozenset({"grpo"})
@@ -45,6 +47,14 @@ def _sources(config: Config) -> Iterator[str]:
             yield f"prepare.splits.{split}: a split's name becomes a file's: letters, digits, _ . and - only"
         if not sources:
             yield f"prepare.splits.{split}: has no sources"
+        for number, source in enumerate(sources):
+            where = f"prepare.splits.{split}.{number}"
+            if source.source in GENERATORS and source.rows is None:
+                yield f"{where}.rows: {source.source} makes its rows, and must be told how many"
+            try:
+                parse_options(source, where)
+            except UserError as error:
+                yield str(error)
     wants = [
         ("train", "training", "data.train_files", config.data.train_files, "train"),
         ("train", "validation", "data.val_files", config.data.val_files, "test"),
@@ -67,7 +77,7 @@ def _model(config: Config) -> Iterator[str]:
     model, stages, key = config.actor_rollout_ref.model, config.workflow.stages, "actor_rollout_ref.model"
     packaged = bool(model.path and model.path.startswith("package:"))
     if model.path is None and model.tiny is None:
-        yield f"{key}.path: no model: set {key}.path (folder, hub id or package:NAME), or {key}.tiny={{}} for a tiny one"
+        yield f"{key}.path: no model: set {key}.path (folder, hub id or package:NAME), or {key}.tiny={{}}"
     if model.path is not None and model.tiny is not None:
         yield f"{key}: path and tiny are both set; keep one (~{key}.tiny deletes)"
     if model.tiny is not None:
@@ -207,9 +217,9 @@ def _resume(config: Config) -> Iterator[str]:
     if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
         yield "trainer.resume_from_path: resume_mode=resume_path needs the global_step_N folder to continue from"
     if trainer.resume_from_path and trainer.resume_mode != "resume_path":
-        yield f"trainer.resume_from_path: has no effect with resume_mode={trainer.resume_mode}; set resume_mode=resume_path"
+        yield f"trainer.resume_from_path: has no effect with resume_mode={trainer.resume_mode}; set it to resume_path"
     if trainer.resume_from_path and "global_step_" not in trainer.resume_from_path:
-        yield f"trainer.resume_from_path: {trainer.resume_from_path} is no checkpoint; its folder is named global_step_N"
+        yield f"trainer.resume_from_path: {trainer.resume_from_path} is no checkpoint folder (global_step_N)"
 
 
 def _reward(config: Config) -> Iterator[str]:

@@ -150,8 +150,9 @@ def _overridden(raw: dict[str, Any], overrides: Sequence[Override]) -> dict[str,
     for override in overrides:
         key = override.key_or_group
         if not override.is_delete():
+            value = override.value()
             try:
-                OmegaConf.update(tree, key, override.value(), merge=True, force_add=True)
+                OmegaConf.update(tree, key, value, merge=isinstance(value, dict), force_add=True)
             except (OmegaConfBaseException, TypeError, ValueError, IndexError) as error:
                 raise ConfigError(f"{override.input_line}: cannot be set: {str(error).splitlines()[0]}") from error
             continue
@@ -168,7 +169,7 @@ def _container(tree: DictConfig) -> dict[str, Any]:
     try:
         raw = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"an interpolation cannot be resolved: {error}") from error
+        raise ConfigError(f"an interpolation cannot be resolved: {str(error).splitlines()[0]}") from error
     assert isinstance(raw, dict)
     return {str(key): value for key, value in raw.items()}
 

@@ -38,7 +38,7 @@ class DataConfig:
     filter_overlong_prompts: bool = False
     """Drop prompts over `max_prompt_length`, counted in the dataset card."""
     truncation: Literal["error", "left", "right", "middle"] = "error"
-    """What to do with a prompt over `max_prompt_length` that was not filtered: refuse it, or cut its tokens on a side."""
+    """What to do with a prompt over `max_prompt_length` that was not filtered: refuse it, or cut it on a side."""
     apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Extra arguments of the tokenizer's chat template."""
 

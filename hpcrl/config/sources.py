@@ -1,4 +1,4 @@
-"""`prepare.splits.<split>[i].options`: what each registered source of prompts can be told."""
+"""`prepare.splits.<split>.<i>.options`: what each registered source of prompts can be told."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from hpcrl.config.data import SourceConfig
 from hpcrl.config.seam import UserError
 
 FileFormat = Literal["parquet", "jsonl", "json", "csv"]
+Operation = Literal["+", "-", "*"]
+
+
+def _all_operations() -> list[Operation]:
+    return ["+", "-", "*"]
+
 
 ROW_FIELDS = (
     "prompt",
@@ -48,7 +54,7 @@ class PromptOptions:
 class ArithmeticOptions(PromptOptions):
     max_operand: Annotated[int, Field(gt=1)] = 100
     """Operands are whole numbers from 0 up to, not including, this."""
-    ops: list[Literal["+", "-", "*"]] = Field(default_factory=lambda: ["+", "-", "*"], min_length=1)
+    ops: list[Operation] = Field(default_factory=_all_operations, min_length=1)
     """Operations that are asked for."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of all questions that only the test split can ask, and the others never do."""

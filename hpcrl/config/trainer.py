@@ -95,4 +95,4 @@ class EvaluateConfig:
     batch_size: Positive | None = None
     """Prompts of one evaluation batch; null: all at once."""
     success_score: float = 1.0
-    """A sample counts as accurate when its score is at least this (or its `acc`, where the score function gives one)."""
+    """A sample is accurate when its score (or its `acc`, where the score function gives one) is at least this."""
