@@ -81,7 +81,7 @@ class Cache:
 
 
 def _copy_tree(source: Path, target: Path, names: list[str]) -> None:
-    """Hard links where the file system has them: outputs are written once and replaced whole, never changed in place."""
+    """Hard links where the file system has them: outputs are replaced whole, never changed in place."""
     target.mkdir(parents=True, exist_ok=True)
     for name in names or [str(file.relative_to(source)) for file in files_below(source)]:
         place = target / name

@@ -1,4 +1,4 @@
-"""Content hashes of files and folders, remembered by path, size and time of change, so that a large file is read once."""
+"""Content hashes of files and folders, kept by path, size and time of change, so that a large file is read once."""
 
 from __future__ import annotations
 

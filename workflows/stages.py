@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcrl.config import Config
-from hpcrl.config.workflow import ResourcesConfig
+if TYPE_CHECKING:
+    from hpcrl.config import Config
 
 MODEL = "actor_rollout_ref.model"
 TOOLS = "actor_rollout_ref.rollout.multi_turn"
@@ -132,6 +132,8 @@ def graph(config: Config, table: tuple[Stage, ...] = STAGES) -> list[Stage]:
 
 
 def _placed(stage: Stage, names: list[str], config: Config) -> Stage:
+    from hpcrl.config.workflow import ResourcesConfig  # jobs read stages from the manifest, without the schema
+
     resources = {str(k): v for k, v in config.workflow.resources.items()}.get(stage.name, ResourcesConfig())
     threads = resources.cpus_per_task
     if stage.name in ("sft", "train", "evaluate"):

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcrl.config.arithmetic import batch_arithmetic
-from hpcrl.config.checks import check
-from hpcrl.config.convert import from_dict, to_dict
-from hpcrl.config.messages import ConfigError
-from hpcrl.config.schema import Config
-from hpcrl.config.seam import (
-    AttemptFolder,
-    ExitCode,
-    HpcrlError,
-    InfrastructureError,
-    NoSpaceError,
-    RunFolder,
-    StageFolder,
-    StopRequested,
-    UserError,
-)
 from hpcrl.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hpcrl.config.arithmetic import batch_arithmetic
+    from hpcrl.config.checks import check
     from hpcrl.config.composition import compose, experiments
+    from hpcrl.config.convert import from_dict, to_dict
+    from hpcrl.config.messages import ConfigError
+    from hpcrl.config.schema import Config
+    from hpcrl.config.seam import (
+        AttemptFolder,
+        ExitCode,
+        HpcrlError,
+        InfrastructureError,
+        NoSpaceError,
+        RunFolder,
+        StageFolder,
+        StopRequested,
+        UserError,
+    )
 
-# Composing needs Hydra, which a stage that reads its manifest does not.
+# A job script's helpers need the seam alone, a stage that reads its manifest needs no Hydra.
+_SEAM = (
+    *("AttemptFolder", "ExitCode", "HpcrlError", "InfrastructureError", "NoSpaceError", "RunFolder", "StageFolder"),
+    *("StopRequested", "UserError"),
+)
 __getattr__ = lazy_exports(
-    __name__, {"compose": "hpcrl.config.composition", "experiments": "hpcrl.config.composition"}
+    __name__,
+    {
+        "batch_arithmetic": "hpcrl.config.arithmetic",
+        "check": "hpcrl.config.checks",
+        "compose": "hpcrl.config.composition",
+        "experiments": "hpcrl.config.composition",
+        "from_dict": "hpcrl.config.convert",
+        "to_dict": "hpcrl.config.convert",
+        "ConfigError": "hpcrl.config.messages",
+        "Config": "hpcrl.config.schema",
+    }
+    | dict.fromkeys(_SEAM, "hpcrl.config.seam"),
 )[0]
 
 __all__ = [

@@ -13,7 +13,9 @@ T = TypeVar("T")
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def section(cls: type[T]) -> type[T]:
     """A config section: a frozen pydantic dataclass whose fields carry their doc line under them."""
-    settings = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=False, allow_inf_nan=False)
+    settings = ConfigDict(
+        extra="forbid", use_attribute_docstrings=True, validate_default=False, allow_inf_nan=False, defer_build=True
+    )
     return pydantic_dataclass(frozen=True, kw_only=True, config=settings)(cls)  # type: ignore[return-value]
 
 
