@@ -30,7 +30,7 @@ def truncate_tokens(ids: list[int], limit: int, side: Side) -> list[int]:
 
 
 class PromptMeter:
-    """Counts a prompt's tokens as a rollout will see them: the chat template with tools, up to the generation prompt."""
+    """Counts a prompt's tokens as a rollout sees them: the chat template with tools, up to the generation prompt."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def validate(raw: RawRow, source: Source, split: str, index: int) -> dict[str, A
         raise BadRow(raw.problem)
     messages = conversation(fields["messages"], "messages") if fields.get("messages") is not None else None
     prompt = _prompt(fields.get("prompt"), messages)
-    truth, is_json = _ground_truth(fields.get("ground_truth"), required=messages is None)
+    truth, is_json = _ground_truth(fields.get("ground_truth"), required=messages is None and source.needs_ground_truth)
     tools_kwargs = _mapping(fields.get("tools_kwargs"), "tools_kwargs")
     need = fields.get("need_tools_kwargs")
     row: dict[str, Any] = {
@@ -129,10 +129,14 @@ def _joined(parts: list[Any], field: str) -> str:
     return "".join(str(part.get("text") or "") for part in parts)
 
 
+def before_first_answer(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """A conversation's messages up to the assistant's first turn."""
+    return messages[: next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))]
+
+
 def _prompt(value: Any, messages: list[dict[str, str]] | None) -> list[dict[str, str]]:
     if value is None and messages is not None:
-        first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-        value = messages[:first]
+        value = before_first_answer(messages)
     if value is None:
         raise BadRow("prompt: missing")
     if isinstance(value, str):

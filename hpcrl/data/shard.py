@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from hpcrl.config.seam import UserError
 from hpcrl.data.layout import shard_name
-from hpcrl.data.row import BadRow, row_hash, schema, validate
+from hpcrl.data.row import BadRow, before_first_answer, row_hash, schema, validate
 from hpcrl.data.sft import encode_conversation
 from hpcrl.data.sources.base import RawRow, Source
 from hpcrl.utils.files import sync_folder, write_json
@@ -213,40 +213,59 @@ class ShardWriter:
                 outcomes.append(validate(raw, task.sources[number], task.split, index))
             except BadRow as error:
                 outcomes.append(str(error))
-        lengths = iter(self.meter.lengths([row["prompt"] for row in outcomes if not isinstance(row, str)]))
+        measured = iter(self._measure([row for row in outcomes if not isinstance(row, str)]))
         kept = []
         for (_, number, raw), row in zip(chunk, outcomes, strict=True):
-            prompt = 0 if isinstance(row, str) else next(lengths)
-            whole = self._conversation_length(row)
-            problem = next((found for found in (row, prompt, whole) if isinstance(found, str)), None)
+            lengths = row if isinstance(row, str) else next(measured)
             count = report.sources[number]
             count.read += 1
-            if problem is not None:
+            if isinstance(row, str) or isinstance(lengths, str):
                 count.bad += 1
-                report.bad[problem] += 1
-                report.bad_examples = [*report.bad_examples, (raw.place, problem)][:EXAMPLES]
-            elif task.policy.action != "keep" and task.policy.too_long(prompt, whole):
+                report.bad[str(lengths)] += 1
+                report.bad_examples = [*report.bad_examples, (raw.place, str(lengths))][:EXAMPLES]
+            elif task.policy.action != "keep" and task.policy.too_long(*lengths):
                 count.overlong += 1
-                report.longest = max(report.longest, prompt, whole or 0)
-                report.overlong_examples = [*report.overlong_examples, (raw.place, max(prompt, whole or 0))][:EXAMPLES]
+                longest = max(lengths[0], lengths[1] or 0)
+                report.longest = max(report.longest, longest)
+                report.overlong_examples = [*report.overlong_examples, (raw.place, longest)][:EXAMPLES]
             else:
                 count.kept += 1
-                report.prompt_tokens[prompt] += 1
-                if whole is not None:
-                    report.conversation_tokens[whole] += 1
-                row["extra_info"]["prompt_tokens"] = prompt
-                report.content = (report.content + row_hash(row)) % 2**256
-                kept.append(row)
+                kept.append(self._finish(row, *lengths, report))
         return kept
 
-    def _conversation_length(self, row: dict[str, Any] | str) -> int | None | str:
-        """Tokens of a row's messages; None: it has none; text: why they cannot be tokenised."""
-        if isinstance(row, str) or self.chat is None or "messages" not in row:
-            return None
-        try:
-            return len(encode_conversation(row["messages"], self.chat)["input_ids"])
-        except (BadRow, UserError) as error:
-            return str(error)
+    @staticmethod
+    def _finish(row: dict[str, Any], prompt: int, whole: int | None, report: ShardReport) -> dict[str, Any]:
+        row["extra_info"]["prompt_tokens"] = prompt
+        report.prompt_tokens[prompt] += 1
+        if whole is not None:
+            report.conversation_tokens[whole] += 1
+        report.content = (report.content + row_hash(row)) % 2**256
+        return row
+
+    def _measure(self, rows: list[dict[str, Any]]) -> list[tuple[int, int | None] | str]:
+        """(tokens of the prompt, tokens of the conversation if there is one) of each row; text: what is wrong."""
+        whole: list[int | str | None] = [None] * len(rows)
+        prompts: dict[int, int | str] = {}
+        for i, row in enumerate(rows):
+            if self.chat is None or "messages" not in row:
+                continue
+            try:
+                tokens = encode_conversation(row["messages"], self.chat)
+            except (BadRow, UserError) as error:
+                whole[i] = str(error)
+                continue
+            whole[i] = len(tokens["input_ids"])
+            if row["prompt"] == before_first_answer(row["messages"]):
+                prompts[i] = tokens["loss_mask"].index(1)
+        rest = [i for i in range(len(rows)) if i not in prompts]
+        prompts.update(zip(rest, self.meter.lengths([rows[i]["prompt"] for i in rest]), strict=True))
+        return [_lengths_or_problem(prompts[i], whole[i]) for i in range(len(rows))]
+
+
+def _lengths_or_problem(prompt: int | str, whole: int | str | None) -> tuple[int, int | None] | str:
+    if isinstance(whole, str):
+        return whole
+    return prompt if isinstance(prompt, str) else (prompt, whole)
 
 
 def finished_report(note: Path, fingerprint: str, path: Path) -> ShardReport | None:

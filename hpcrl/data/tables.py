@@ -52,7 +52,7 @@ def check_columns(path: str | Path, present: Sequence[str], needed: dict[str, st
 
 
 class ParquetRows:
-    """The rows of one or several parquet files, of which `columns` are read; files may differ in their other columns."""
+    """The rows of one or several parquet files, of which the columns asked for are read."""
 
     def __init__(self, files: Sequence[str | Path], needed: dict[str, str], optional: Sequence[str] = ()) -> None:
         """Args:

@@ -31,7 +31,7 @@ def make_source(config: SourceConfig, split: str, position: int, run_seed: int) 
     Raises:
         UserError: unknown source or option.
     """
-    where = f"prepare.splits.{split}[{position}]"
+    where = f"prepare.splits.{split}.{position}"
     options = parse_options(config, where)
     module, name = SOURCES[config.source].split(":")
     cls = getattr(importlib.import_module(module), name)

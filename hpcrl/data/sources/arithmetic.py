@@ -25,7 +25,7 @@ Question = tuple[int, str, int]
 
 
 class Arithmetic(Generator):
-    """Row i is a function of the seed and i alone; a question belongs to the test split or to the others by its hash."""
+    """Row i is a function of the seed and i; a question belongs to the test split or to the others by its hash."""
 
     def open(self) -> int:
         self.has_messages = self.options.demonstrations

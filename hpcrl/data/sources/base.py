@@ -28,6 +28,8 @@ class Source(ABC):
 
     has_messages: bool = False
     """Whether rows carry `messages`, whole conversations for supervised training."""
+    needs_ground_truth: bool = True
+    """Whether a row without a ground truth is bad (conversations never need one)."""
 
     def __init__(self, config: SourceConfig, options: Any, split: str, seed: int, where: str) -> None:
         self.config, self.options, self.split, self.seed, self.where = config, options, split, seed, where
