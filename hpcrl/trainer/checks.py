@@ -6,7 +6,8 @@ from itertools import islice
 
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.stage import StageJob
-from hpcrl.tools import check_tools, tool_schemas
+from hpcrl.data.tool_schemas import tool_schemas
+from hpcrl.tools import check_tools
 from hpcrl.trainer.ppo.reward import check_reward
 from hpcrl.utils.run import load_run_tokenizer, prompt_files
 from hpcrl.workers.rollout.chat import check_template

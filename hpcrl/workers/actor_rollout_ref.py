@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from hpcrl.config import Config
 from hpcrl.config.seam import AttemptFolder
 from hpcrl.protocol import DataProto
-from hpcrl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
+from hpcrl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty, with_batch_info
+from hpcrl.trainer.ppo.core_algos.aggregate import batch_info
 from hpcrl.utils.stop import StopFlag
 from hpcrl.workers.base import Worker
 from hpcrl.workers.engine.engine import TrainEngine
@@ -98,10 +99,10 @@ class ActorRolloutRefWorker(Worker):
     def update_actor(self, data: DataProto) -> dict[str, float]:
         """One optimiser step on this rank's share of a mini-batch.
 
-        `data.meta_info["global_batch_info"]` holds the counts over the whole mini-batch that losses are normalised by.
+        `data.meta_info["counts"]` holds the counts over the whole mini-batch that losses are normalised by.
         """
         actor, temperature = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout.temperature
-        loss = PolicyLoss(self.config, data.meta_info["global_batch_info"])
+        loss = PolicyLoss(self.config, data.meta_info["counts"])
         metrics = self.actor.update(
             data,
             loss,
@@ -149,9 +150,10 @@ class ActorRolloutRefWorker(Worker):
 class PolicyLoss:
     """The actor's loss of a micro-batch: policy loss, entropy bonus and KL loss, normalised over the mini-batch."""
 
-    def __init__(self, config: Config, global_batch_info: dict[str, int | None]) -> None:
+    def __init__(self, config: Config, counts: dict[str, int]) -> None:
         self.actor = config.actor_rollout_ref.actor
-        self.info = global_batch_info
+        self.counted = with_batch_info(self.actor, **counts)
+        self.info = batch_info(self.counted)
         self.policy_loss = get_policy_loss_fn(self.actor.policy_loss.loss_mode)
 
     def __call__(
@@ -167,7 +169,7 @@ class PolicyLoss:
             advantages=micro.batch["advantages"].to(device),
             response_mask=mask,
             loss_agg_mode=actor.loss_agg_mode,
-            config=LossConfig(actor, self.info),
+            config=self.counted,
         )
         metrics = {"pg_loss": loss.item()} | {name: value * share for name, value in measured.items()}
         if entropy is not None:
@@ -180,17 +182,6 @@ class PolicyLoss:
             loss = loss + actor.kl_loss_coef * kl_loss
             metrics |= {"kl_loss": kl_loss.item(), "kl_coef": actor.kl_loss_coef * share}
         return loss, metrics
-
-
-class LossConfig:
-    """The actor's config as policy losses read it, with the counts of the mini-batch at hand."""
-
-    def __init__(self, actor: object, global_batch_info: dict[str, int | None]) -> None:
-        self._actor = actor
-        self.global_batch_info = global_batch_info
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._actor, name)
 
 
 def _never() -> None:

@@ -13,7 +13,7 @@ from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.loader import ResumableLoader, sequential_batches
 from hpcrl.protocol import DataProto
 from hpcrl.stage import StageJob, standalone_job
-from hpcrl.tools import tool_schemas
+from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.trainer.checkpoint import Checkpoint, CheckpointStore
 from hpcrl.trainer.generation import generate, map_balanced, repeat_prompts
 from hpcrl.trainer.metrics import batch_metrics, throughput_metrics, timed, validation_metrics
@@ -21,7 +21,7 @@ from hpcrl.trainer.ppo.core_algos import get_kl_controller
 from hpcrl.trainer.ppo.ray_worker_group import RayWorkerGroup
 from hpcrl.trainer.ppo.resource_pool import ResourcePoolManager
 from hpcrl.trainer.ppo.reward import load_reward_manager
-from hpcrl.trainer.ppo.step import apply_kl_penalty, compute_advantages, global_batch_info, mini_batches
+from hpcrl.trainer.ppo.step import batch_counts, compute_advantages, mini_batches
 from hpcrl.trainer.records import sample_rows
 from hpcrl.trainer.tracking import Tracking, write_rollouts
 from hpcrl.utils.files import atomic_folder
@@ -184,11 +184,7 @@ class RayPPOTrainer:
         return result["reward_extra_info"]
 
     def _advantages(self, batch: DataProto) -> dict[str, float]:
-        algorithm, metrics = self.config.algorithm, {}
-        batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]
-        if algorithm.use_kl_in_reward:
-            batch.batch["token_level_rewards"], metrics = apply_kl_penalty(batch, self.kl_ctrl, algorithm.kl_penalty)
-        batch.batch["advantages"], batch.batch["returns"] = compute_advantages(batch, self.config)
+        metrics = compute_advantages(batch, self.config, self.kl_ctrl)
         mask = batch.batch["response_mask"].bool()
         entropy = batch.batch["entropys"][mask]
         return metrics | {"actor/entropy": entropy.mean().item() if entropy.numel() else 0.0}
@@ -199,7 +195,7 @@ class RayPPOTrainer:
         training = batch.select(fields, [])
         updates: list[dict[str, float]] = []
         for mini in mini_batches(training, self.config, step):
-            mini.meta_info = {"global_batch_info": global_batch_info(mini, self.config, self.group.world_size)}
+            mini.meta_info = {"counts": batch_counts(mini, self.group.world_size)}
             shares = balance(mini.batch["attention_mask"].sum(dim=1).tolist(), self.group.world_size)
             updates.append(self.group.execute_each("update_actor", [mini[share] for share in shares])[0])
         return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
@@ -232,7 +228,7 @@ class RayPPOTrainer:
         if self.step == 0 or self.saved_step == self.step:
             return
         self.job.heartbeat("save", self.step, self.total_steps)
-        state = {"loader": self.boundary, "kl_coef": self.kl_ctrl.value, "world_size": self.group.world_size}
+        state = {"loader": self.boundary, "kl_ctrl": self.kl_ctrl.state_dict(), "world_size": self.group.world_size}
         self.save_seconds = self.checkpoints.save(self.step, state, lambda folder: self._write_actor(folder / "actor"))
         self.saved_step = self.job.last_saved_step = self.step
         logger.info("saved step %d in %.1f s", self.step, self.save_seconds)
@@ -248,7 +244,7 @@ class RayPPOTrainer:
             self.group.execute_all("load_checkpoint", str(checkpoint.path / "actor"))
             self.group.execute_all("update_rollout_weights", checkpoint.step)
             self.loader.load_state_dict(checkpoint.trainer_state["loader"])
-            self.kl_ctrl.value = checkpoint.trainer_state["kl_coef"]
+            self.kl_ctrl.load_state_dict(checkpoint.trainer_state["kl_ctrl"])
             self.step = self.saved_step = self.job.last_saved_step = checkpoint.step
             self.boundary = self.loader.state_dict()
             logger.info("continuing after step %d of %d", self.step, self.total_steps)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import torch
 
 from hpcrl.config import Config
 from hpcrl.protocol import DataProto
-from hpcrl.trainer.ppo.core_algos import get_adv_estimator_fn, kl_penalty
+from hpcrl.trainer.ppo.core_algos import (
+    AdaptiveKLController,
+    FixedKLController,
+    apply_kl_in_reward,
+    estimate_advantages,
+)
 from hpcrl.utils.seed import generator, stable_key
 
-
-def apply_kl_penalty(batch: DataProto, kl_ctrl: Any, penalty: str) -> tuple[torch.Tensor, dict[str, float]]:
-    """Token rewards (bs, R): the scores minus β times the KL estimate; the controller moves on.
-
-    Source: reward shaping of https://arxiv.org/abs/1909.08593.
-    """
-    mask = batch.batch["response_mask"]
-    kl = kl_penalty(batch.batch["old_log_probs"], batch.batch["ref_log_prob"], penalty) * mask
-    beta = kl_ctrl.value
-    current = (kl.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean().item()
-    kl_ctrl.update(current_kl=current, n_steps=len(batch))
-    rewards = batch.batch["token_level_scores"] - beta * kl
-    return rewards, {"actor/reward_kl_penalty": current, "actor/reward_kl_penalty_coeff": beta}
+KLController = FixedKLController | AdaptiveKLController
 
 
-def compute_advantages(batch: DataProto, config: Config) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (bs, R), by `algorithm.adv_estimator`."""
-    algorithm = config.algorithm
-    return get_adv_estimator_fn(algorithm.adv_estimator)(
-        token_level_rewards=batch.batch["token_level_rewards"],
-        response_mask=batch.batch["response_mask"],
+def compute_advantages(batch: DataProto, config: Config, kl_ctrl: KLController) -> dict[str, float]:
+    """Put token_level_rewards, advantages and returns, all (bs, R), into the batch; the metrics of the KL penalty."""
+    algorithm, fields = config.algorithm, batch.batch
+    metrics: dict[str, float] = {}
+    fields["token_level_rewards"] = fields["token_level_scores"]
+    if algorithm.use_kl_in_reward:
+        fields["token_level_rewards"], metrics = apply_kl_in_reward(
+            fields["token_level_scores"],
+            fields["old_log_probs"],
+            fields["ref_log_prob"],
+            fields["response_mask"],
+            kl_ctrl,
+            algorithm.kl_penalty,
+        )
+    fields["advantages"], fields["returns"] = estimate_advantages(
+        algorithm,
+        token_level_rewards=fields["token_level_rewards"],
+        response_mask=fields["response_mask"],
         index=batch.non_tensor_batch["uid"],
-        norm_adv_by_std_in_grpo=algorithm.norm_adv_by_std_in_grpo,
-        config=algorithm,
     )
+    return metrics
 
 
 def mini_batches(batch: DataProto, config: Config, step: int) -> Iterator[DataProto]:
@@ -55,11 +57,10 @@ def mini_batches(batch: DataProto, config: Config, step: int) -> Iterator[DataPr
             yield batch[order[start : start + size]]
 
 
-def global_batch_info(mini: DataProto, config: Config, ranks: int) -> dict[str, int | None]:
-    """Counts over a whole mini-batch, as `agg_loss` takes them."""
+def batch_counts(mini: DataProto, ranks: int) -> dict[str, int]:
+    """Counts over a whole mini-batch that its losses are normalised by, as `with_batch_info` takes them."""
     return {
         "dp_size": ranks,
         "batch_num_tokens": max(1, int(mini.batch["response_mask"].sum())),
         "global_batch_size": len(mini),
-        "loss_scale_factor": config.actor_rollout_ref.actor.loss_scale_factor,
     }

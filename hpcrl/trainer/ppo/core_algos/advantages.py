@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
-from enum import Enum
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from hpcrl.trainer.ppo.core_algos.masked import option
 from hpcrl.trainer.ppo.core_algos.registry import F, register_in
 
 AdvantageFn = Callable[..., tuple[Tensor, Tensor]]
-Index = Sequence[Hashable] | np.ndarray | Tensor
-"""The prompt that each sample answers: any hashable value, strings among them; equal values form a group."""
 
 ADV_ESTIMATOR_REGISTRY: dict[str, AdvantageFn] = {}
 
 
-class AdvantageEstimator(str, Enum):
+class AdvantageEstimator(StrEnum):
     """Names of the estimators that hpcrl brings."""
 
+    GAE = "gae"
     GRPO = "grpo"
+    GRPO_VECTORIZED = "grpo_vectorized"
+    GRPO_PASSK = "grpo_passk"
+    GPG = "gpg"
+    OPO = "opo"
+    REINFORCE_PLUS_PLUS = "reinforce_plus_plus"
+    REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
+    REMAX = "remax"
+    RLOO = "rloo"
+    RLOO_VECTORIZED = "rloo_vectorized"
 
 
 def register_adv_est(name_or_enum: str | AdvantageEstimator) -> Callable[[F], F]:
@@ -64,69 +70,3 @@ def estimate_advantages(config: Any, **batch: Any) -> tuple[Tensor, Tensor]:
     if missing:
         raise ValueError(f"advantage estimator {name} needs {', '.join(missing)}, which the batch does not hold")
     return function(**{key: value for key, value in available.items() if key in parameters})
-
-
-class Groups:
-    """Samples grouped by prompt: the one place where group means and the like are computed."""
-
-    def __init__(self, index: Index, like: Tensor) -> None:
-        """`index`: (bs,); `like`: a tensor on the device, and of the dtype, of the scores."""
-        values = index.tolist() if isinstance(index, Tensor | np.ndarray) else list(index)
-        numbers: dict[Hashable, int] = {}
-        members = [numbers.setdefault(value, len(numbers)) for value in values]
-        self.of_sample = torch.tensor(members, device=like.device, dtype=torch.long)
-        self.count = len(numbers)
-        self.sizes = self.total(torch.ones(len(members), device=like.device, dtype=like.dtype))
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sum of each sample's group, (bs,) to (bs,)."""
-        sums = torch.zeros(self.count, device=values.device, dtype=values.dtype)
-        return sums.index_add(0, self.of_sample, values)[self.of_sample]
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of each sample's group, (bs,) to (bs,)."""
-        return self.total(values) / self.sizes
-
-    def std(self, values: Tensor) -> Tensor:
-        """Unbiased standard deviation of each sample's group, (bs,) to (bs,); 0 for a group of one."""
-        squares = self.total((values - self.mean(values)).square())
-        return (squares / (self.sizes - 1).clamp(min=1)).sqrt()
-
-    @property
-    def single(self) -> Tensor:
-        """Which samples are alone in their group, (bs,)."""
-        return self.sizes == 1
-
-
-def _spread(per_sample: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """One advantage a sample, on each of its own tokens; returns are the same."""
-    advantages = per_sample.unsqueeze(-1) * response_mask
-    return advantages, advantages
-
-
-@register_adv_est(AdvantageEstimator.GRPO)
-@torch.no_grad()
-def compute_grpo_outcome_advantage(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: Index,
-    epsilon: float = 1e-6,
-    norm_adv_by_std_in_grpo: bool = True,
-    config: Any = None,
-) -> tuple[Tensor, Tensor]:
-    """GRPO (https://arxiv.org/abs/2402.03300): a sample's score against its group's mean and standard deviation.
-
-    Without the division by the standard deviation it is Dr. GRPO (https://arxiv.org/abs/2503.20783). A sample that is
-    alone in its group keeps its score.
-
-    Args:
-        token_level_rewards, response_mask: (bs, response_length).
-        index: (bs,), equal for samples of one prompt.
-    """
-    scores = token_level_rewards.sum(-1)
-    groups = Groups(index, like=scores)
-    mean = torch.where(groups.single, 0.0, groups.mean(scores))
-    centred = scores - mean
-    if norm_adv_by_std_in_grpo:
-        centred = centred / (torch.where(groups.single, 1.0, groups.std(scores)) + epsilon)
-    return _spread(centred, response_mask)

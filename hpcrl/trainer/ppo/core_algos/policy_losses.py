@@ -46,13 +46,18 @@ def log_ratio_of(old_log_prob: Tensor, log_prob: Tensor) -> Tensor:
     return (log_prob - old_log_prob).clamp(-20, 20)
 
 
-def _finish(losses: Tensor, mask: Tensor, loss_agg_mode: str, config: Any, rollout_is_weights: Tensor | None) -> Tensor:
+def aggregate_policy_loss(
+    losses: Tensor, mask: Tensor, loss_agg_mode: str, config: Any, rollout_is_weights: Tensor | None
+) -> Tensor:
+    """Token losses (bs, response_length), weighted by `rollout_is_weights`, to a scalar by the config's counts."""
     if rollout_is_weights is not None:
         losses = losses * rollout_is_weights
     return agg_loss(losses, mask, loss_agg_mode, **batch_info(config))
 
 
-def _metrics(mask: Tensor, log_ratio: Tensor, clipped: Tensor, clipped_lower: Tensor | None = None) -> dict[str, float]:
+def policy_metrics(
+    mask: Tensor, log_ratio: Tensor, clipped: Tensor, clipped_lower: Tensor | None = None
+) -> dict[str, float]:
     """Fractions of clipped tokens, and the k1 estimate of KL(old ‖ new)."""
     lower = 0.0 if clipped_lower is None else masked_mean(clipped_lower.float(), mask).item()
     return {
@@ -131,5 +136,5 @@ def compute_policy_loss_vanilla(
     _check_dual_clip(c)
     log_ratio = log_ratio_of(old_log_prob, log_prob)
     losses, clipped, clipped_lower = _dual_clip(log_ratio, advantages, *clip_range(config), c)
-    loss = _finish(losses, response_mask, loss_agg_mode, config, rollout_is_weights)
-    return loss, _metrics(response_mask, log_ratio, clipped, clipped_lower)
+    loss = aggregate_policy_loss(losses, response_mask, loss_agg_mode, config, rollout_is_weights)
+    return loss, policy_metrics(response_mask, log_ratio, clipped, clipped_lower)
