@@ -90,6 +90,9 @@ def _run(job: StageJob, run: Callable[[StageJob], None]) -> tuple[ExitCode, str]
         return error.exit_code, str(error)
     except KeyboardInterrupt:
         return ExitCode.STOPPED, "interrupted"
+    except SystemExit as error:
+        logger.exception("stage %s called exit", job.name)
+        return ExitCode.BUG, f"something in the stage called exit({error.code})"
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             logger.error("no space: %s", error)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hpcrl.protocol import DataProto
+from hpcrl.workers.rollout.agent_loop.metrics import rollout_metrics
 
 
 @contextmanager
@@ -40,7 +41,6 @@ def batch_metrics(batch: DataProto, max_response_length: int) -> dict[str, float
     response_length = batch.batch["attention_mask"].shape[1] - batch.batch["prompts"].shape[1]
     lengths = batch.batch["attention_mask"][:, -response_length:].sum(dim=1)
     prompt_lengths = batch.batch["attention_mask"][:, :-response_length].sum(dim=1)
-    turns = torch.tensor([int(turns) for turns in batch.non_tensor_batch["__num_turns__"]])
     return {
         **spread("critic/score", batch.batch["token_level_scores"].sum(dim=1)),
         **spread("critic/rewards", batch.batch["token_level_rewards"].sum(dim=1)),
@@ -48,23 +48,9 @@ def batch_metrics(batch: DataProto, max_response_length: int) -> dict[str, float
         **spread("critic/returns", batch.batch["returns"][mask]),
         **spread("response_length", lengths),
         "response_length/clip_ratio": (lengths >= max_response_length).float().mean().item(),
-        "response/aborted_ratio": (lengths == 0).float().mean().item(),
         **spread("prompt_length", prompt_lengths),
-        **spread("num_turns", turns),
-        **_tool_metrics(batch),
+        **rollout_metrics(batch),
         **_mismatch_metrics(batch, mask),
-    }
-
-
-def _tool_metrics(batch: DataProto) -> dict[str, float]:
-    calls = [call for calls in batch.non_tensor_batch["tool_calls"] for call in calls]
-    if not calls:
-        return {}
-    failed = sum(bool(call["error"]) for call in calls)
-    return {
-        "tools/calls_per_sample": len(calls) / len(batch),
-        "tools/success_ratio": 1 - failed / len(calls),
-        "tools/seconds/mean": float(np.mean([call["seconds"] for call in calls])),
     }
 
 

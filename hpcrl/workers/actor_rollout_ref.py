@@ -36,7 +36,12 @@ class ActorRolloutRefWorker(Worker):
         rollout = config.actor_rollout_ref.rollout
         replica_cls = get_rollout_replica_class(rollout.name)
         self.replica = replica_cls(
-            rollout, model_path, tokenizer, device=self.device, trust_remote_code=self._model.trust_remote_code
+            rollout,
+            config.data,
+            model_path,
+            tokenizer=tokenizer,
+            device=self.device,
+            trust_remote_code=self._model.trust_remote_code,
         )
         self.agent_loops = AgentLoopManager(config, tokenizer, self.replica)
 
@@ -65,9 +70,13 @@ class ActorRolloutRefWorker(Worker):
         causal_lm = self._load(model_path, "fp32")
         self.replica.update_weights(version, causal_lm.named_parameters())
 
-    def generate_sequences(self, prompts: DataProto, *, seed: int, step: int, sampling: SamplingParams) -> DataProto:
-        """Sample a trajectory for each row of this rank's prompts."""
-        check = self.stop.check if self.stop is not None else _never
+    def generate_sequences(
+        self, prompts: DataProto, *, seed: int, step: int, sampling: SamplingParams
+    ) -> DataProto | None:
+        """Sample a trajectory for each row of this rank's prompts; None where it has none."""
+        if len(prompts) == 0:
+            return None
+        check = self.stop.check if self.stop is not None else None
         return self.agent_loops.generate_sequences(prompts, seed=seed, step=step, sampling=sampling, stop_check=check)
 
     def compute_log_prob(self, data: DataProto) -> DataProto:
@@ -182,7 +191,3 @@ class PolicyLoss:
             loss = loss + actor.kl_loss_coef * kl_loss
             metrics |= {"kl_loss": kl_loss.item(), "kl_coef": actor.kl_loss_coef * share}
         return loss, metrics
-
-
-def _never() -> None:
-    return None
