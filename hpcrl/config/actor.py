@@ -46,7 +46,7 @@ class FSDPConfig:
 
 @section
 class PolicyLossConfig:
-    loss_mode: Literal["vanilla"] = "vanilla"
+    loss_mode: Literal["vanilla", "cispo", "geo_mean", "gpg", "gspo", "sapo"] = "vanilla"
     """Registered policy loss."""
 
 
@@ -68,8 +68,12 @@ class ActorConfig:
     """Upper clip range; null: `clip_ratio`."""
     clip_ratio_c: Annotated[float, Field(gt=1)] = 3.0
     """Bound of dual-clip PPO (https://arxiv.org/abs/1912.09729)."""
+    tau_pos: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature of sapo's gate at positive advantages."""
+    tau_neg: Annotated[float, Field(gt=0)] = 1.05
+    """Temperature of sapo's gate at negative advantages."""
     loss_agg_mode: LossAggMode = "token-mean"
-    """How token losses become one number."""
+    """How token losses become one number; policy losses sapo and geo_mean take their own way."""
     loss_scale_factor: Positive | None = None
     """Constant divisor of `seq-mean-token-sum-norm`; null: the response length."""
     policy_loss: PolicyLossConfig = Field(default_factory=PolicyLossConfig)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from hpcrl.config.base import section
 
-ADV_ESTIMATORS = ("grpo",)
-"""Names of the registered advantage estimators; a test holds this against the registry."""
+AdvEstimator = Literal[
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gpg",
+    "opo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "rloo",
+    "rloo_vectorized",
+]
+ADV_ESTIMATORS: tuple[str, ...] = get_args(AdvEstimator)
+"""Advantage estimators that a run can take; a test holds this against the registry."""
 
 KLPenalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "kl+", "abs+", "k3+", "low_var_kl+"]
 
@@ -28,7 +39,7 @@ class KLControlConfig:
 
 @section
 class AlgorithmConfig:
-    adv_estimator: Literal["grpo"] = "grpo"
+    adv_estimator: AdvEstimator = "grpo"
     """Advantage estimator."""
     gamma: float = 1.0
     """Discount factor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from hpcrl.config.algorithm import ADV_ESTIMATORS
 from hpcrl.config.arithmetic import Batches, batch_arithmetic
 from hpcrl.config.messages import ConfigError
 from hpcrl.config.schema import Config
@@ -12,7 +13,7 @@ from hpcrl.config.seam import UserError
 from hpcrl.config.sources import GENERATORS, parse_options
 
 STAGE_ORDER = ("fetch", "prepare", "sft", "train", "evaluate")
-GROUP_ESTIMATORS = frozenset({"grpo"})
+GROUP_ESTIMATORS = frozenset(ADV_ESTIMATORS) - {"reinforce_plus_plus"}
 """Advantage estimators whose baseline is a group of samples of one prompt."""
 _TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2})")
 _MEM = re.compile(r"\d+[KMGT]?")

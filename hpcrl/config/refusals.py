@@ -15,6 +15,7 @@ REFUSED_VALUES: dict[str, dict[str, str]] = {
     "actor_rollout_ref.rollout.name": {"vllm": _ENGINE, "sglang": _ENGINE, "trtllm": _ENGINE},
     "algorithm.adv_estimator": {
         "gae": "it needs a critic, which hpcrl does not train yet; grpo takes its baseline from a group of samples",
+        "remax": "the trainer samples no greedy baselines yet; rloo's baseline is the mean of a prompt's other samples",
     },
 }
 """Key -> value -> why it is refused and what to take instead."""

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 
 from hpcrl.config import from_dict
 from hpcrl.config.algorithm import ADV_ESTIMATORS
+from hpcrl.config.keys import allowed_values, annotation_at
+from hpcrl.config.refusals import REFUSED_VALUES
 from hpcrl.trainer.ppo import core_algos
 
 AGG_MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -87,21 +89,49 @@ def test_agg_loss_ignores_nan_under_the_mask_and_empty_batches(mode: str) -> Non
     assert core_algos.agg_loss(losses, torch.zeros(2, 2), mode) == 0
 
 
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), cut=st.integers(1, 5), mode=st.sampled_from(AGG_MODES))
-def test_gradient_does_not_depend_on_the_cut_or_the_ranks(seed: int, cut: int, mode: str) -> None:
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    cut=st.integers(1, 5),
+    mode=st.sampled_from(AGG_MODES),
+    name=st.sampled_from(sorted(core_algos.POLICY_LOSS_REGISTRY)),
+)
+def test_gradient_does_not_depend_on_the_cut_or_the_ranks(seed: int, cut: int, mode: str, name: str) -> None:
     """Micro-batches whose gradients are averaged over two ranks give the gradient of the whole batch at once."""
+    policy_loss = core_algos.get_policy_loss_fn(name)
     data = batch(seed)
     mask = data["response_mask"]
     counts = {"batch_num_tokens": int(mask.sum()), "global_batch_size": int((mask.sum(-1) > 0).sum())}
     whole = data["log_prob"].clone().requires_grad_()
-    core_algos.compute_policy_loss_vanilla(**{**data, "log_prob": whole}, loss_agg_mode=mode, config=CLIP)[0].backward()
+    policy_loss(**{**data, "log_prob": whole}, loss_agg_mode=mode, config=CLIP)[0].backward()
     cutted = data["log_prob"].clone().requires_grad_()
     config = core_algos.with_batch_info(CLIP, dp_size=2, **counts)
     for rows in (slice(0, cut), slice(cut, None)):
         part = {key: value[rows] for key, value in {**data, "log_prob": cutted}.items()}
-        (core_algos.compute_policy_loss_vanilla(**part, loss_agg_mode=mode, config=config)[0] / 2).backward()
+        (policy_loss(**part, loss_agg_mode=mode, config=config)[0] / 2).backward()
     torch.testing.assert_close(cutted.grad, whole.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in core_algos.ADV_ESTIMATOR_REGISTRY if name not in ("gae", "remax")])
+def test_advantages_stand_on_own_tokens_and_reach_over_tool_answers(name: str) -> None:
+    """A tool's answer (mask 0) gets no advantage; the tokens before it share in what is earned after it."""
+    rewards = torch.zeros(4, 5)
+    rewards[0, 4] = rewards[2, 4] = 1.0
+    mask = torch.tensor([[1.0, 1.0, 0.0, 0.0, 1.0]]).expand(4, 5)
+    advantages, _ = core_algos.get_adv_estimator_fn(name)(
+        **({} if name == "reinforce_plus_plus" else {"index": ["p", "p", "q", "q"]}),
+        token_level_rewards=rewards,
+        response_mask=mask,
+        config={"gamma": 1.0},
+    )
+    assert (advantages[:, 2:4] == 0).all()
+    assert (advantages[0, [0, 1, 4]] > 0).all()
+    torch.testing.assert_close(advantages[0, 0], advantages[0, 4])
+
+
+def test_passk_needs_groups() -> None:
+    with pytest.raises(ValueError, match="grpo_passk needs at least 2 samples of each prompt"):
+        core_algos.compute_grpo_passk_outcome_advantage(torch.ones(2, 1), torch.ones(2, 1), ["a", "b"])
 
 
 def test_registries_refuse_second_functions_and_unknown_names() -> None:
@@ -120,9 +150,13 @@ def test_registries_refuse_second_functions_and_unknown_names() -> None:
     )
 
 
-def test_schema_names_exactly_what_is_registered() -> None:
-    assert set(ADV_ESTIMATORS) == set(core_algos.ADV_ESTIMATOR_REGISTRY)
+def test_schema_names_what_is_registered_or_refuses_it_with_a_reason() -> None:
+    refused = REFUSED_VALUES["algorithm.adv_estimator"]
+    assert set(ADV_ESTIMATORS) | set(refused) == set(core_algos.ADV_ESTIMATOR_REGISTRY)
+    assert not set(ADV_ESTIMATORS) & set(refused)
     assert {e.value for e in core_algos.AdvantageEstimator} == set(core_algos.ADV_ESTIMATOR_REGISTRY)
+    loss_modes = allowed_values(annotation_at(["actor_rollout_ref", "actor", "policy_loss", "loss_mode"]))
+    assert set(loss_modes) == set(core_algos.POLICY_LOSS_REGISTRY)
 
 
 def test_grpo_groups_by_any_index_and_keeps_singletons() -> None:

@@ -21,6 +21,7 @@ COVERED = {
     "compute_policy_loss",
     "compute_rewards",
     "compute_entropy_loss",
+    "compute_value_loss",
     "AdaptiveKLController",
     *(f"policy_loss:{name}" for name in core_algos.POLICY_LOSS_REGISTRY),
     *(f"adv_estimator:{name}" for name in core_algos.ADV_ESTIMATOR_REGISTRY),

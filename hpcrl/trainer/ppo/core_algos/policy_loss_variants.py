@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcrl.trainer.ppo.core_algos.aggregate import agg_loss, batch_info
 from hpcrl.trainer.ppo.core_algos.masked import masked_mean, masked_sum, option
 from hpcrl.trainer.ppo.core_algos.policy_losses import (
     aggregate_policy_loss,
@@ -29,16 +30,14 @@ def compute_policy_loss_gspo(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> Result:
-    """GSPO (https://arxiv.org/abs/2507.18071): one clipped ratio a sequence; always aggregated seq-mean-token-mean."""
+    """GSPO (https://arxiv.org/abs/2507.18071): one clipped ratio a sequence; meant for seq-mean-token-mean."""
     low, high = clip_range(config)
     log_ratio = log_ratio_of(old_log_prob, log_prob)
     lengths = response_mask.sum(-1).clamp(min=1)
     of_sequence = (masked_sum(log_ratio, response_mask, dim=-1) / lengths).detach().unsqueeze(-1)
     ratio = (log_prob - log_prob.detach() + of_sequence).clamp(max=10).exp()
     free, clipped = -advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high)
-    loss = aggregate_policy_loss(
-        torch.maximum(free, clipped), response_mask, "seq-mean-token-mean", config, rollout_is_weights
-    )
+    loss = aggregate_policy_loss(torch.maximum(free, clipped), response_mask, loss_agg_mode, config, rollout_is_weights)
     return loss, policy_metrics(response_mask, log_ratio, clipped > free)
 
 
@@ -123,6 +122,9 @@ def compute_policy_loss_geo_mean(
     if rollout_is_weights is not None:
         weights = torch.where(response_mask.bool(), rollout_is_weights, 1.0)
         losses = losses * (weights.log().sum(-1) / (lengths + 1e-8)).exp()
-    clipped = (log_ratio != kept).float()
+    clipped = (log_ratio != clamped).float()
     metrics = policy_metrics(response_mask, log_ratio, clipped * (advantages > 0), clipped * (advantages < 0))
-    return losses.mean(), metrics
+    loss = agg_loss(
+        losses.unsqueeze(-1), (lengths > 0).float().unsqueeze(-1), "seq-mean-token-sum", **batch_info(config)
+    )
+    return loss, metrics
