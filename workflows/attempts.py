@@ -99,6 +99,8 @@ def read_next(attempt: AttemptFolder) -> Next | None:
 
 
 def _reason(code: ExitCode, status: int | None, written: Mapping[str, Any]) -> str:
+    if code is ExitCode.DONE:
+        return "done"
     if status is not None and (status < 0 or status > 128):
         number = -status if status < 0 else status - 128
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -116,6 +116,7 @@ def _changed(old: Any, new: Any, prefix: str = "") -> list[str]:
         return [f"{prefix}: {old} -> {new}" if scalar else prefix or "it"]
     found = []
     for key in sorted({*old, *new}, key=str):
-        dotted = f"{prefix}.{key}" if prefix and "/" not in str(key) else f"{prefix}/{key}" if prefix else str(key)
+        mark = "/" if "/" in f"{prefix}{key}" else "."
+        dotted = f"{prefix}{mark}{key}" if prefix else str(key)
         found += _changed(old.get(key), new.get(key), dotted)
     return found

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 MODEL = "actor_rollout_ref.model"
 TOOLS = "actor_rollout_ref.rollout.multi_turn"
 RANKS = ("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.device", "trainer.cpu_threads_per_rank")
-COMMON_CODE = ("hpcrl/stage.py", "hpcrl/protocol.py", "hpcrl/utils/**", "hpcrl/models/**", "hpcrl/data/**")
+COMMON_CODE = (
+    *("hpcrl/stage.py", "hpcrl/protocol.py", "hpcrl/utils/**", "hpcrl/models/**", "hpcrl/data/**"),
+    "hpcrl/workers/rollout/chat.py",
+)
 TOOLS_CODE = ("hpcrl/tools/**", "hpcrl/interactions/**", "hpcrl/rewards/**")
 SAMPLING_CODE = (*TOOLS_CODE, "hpcrl/workers/**", "hpcrl/trainer/**")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config import Config, compose, to_dict
-from hpcrl.config.seam import RunFolder, write_text
+from hpcrl.config import Config, compose, experiments, to_dict
+from hpcrl.config.seam import RunFolder, UserError, write_text
 from workflows import stages as stage_table
 from workflows.cache import Cache
 from workflows.cli import guarded
@@ -56,6 +56,8 @@ class Plan:
 
 def plan(arguments: list[str]) -> Plan:
     """Compose and check. Raises UserError with every problem found."""
+    if not arguments:
+        raise UserError(f"say which experiment: `make submit EXP=…`; there are {', '.join(experiments()) or 'none'}")
     given = [text for text in arguments if text.startswith("manifest=")]
     overrides = [text for text in arguments if not text.startswith("manifest=")]
     code = PROJECT_ROOT

@@ -1,6 +1,8 @@
-"""A stage that trains nothing: steps, saves, obeys the stop file, and misbehaves as FAKE_<STAGE> in the environment says.
+"""A stage that trains nothing: it steps, saves, obeys the stop file, and misbehaves as the environment says.
 
-FAKE_TRAIN="steps=20 pause=0.1 exit=69 until=2 stubborn=1 orphan=1": the options are read by `_option` below.
+The variable FAKE_<STAGE> holds options:
+
+FAKE_PREPARE="steps=20 pause=0.1 exit=69 until=2 stubborn=1 orphan=1": the options are read by `_option` below.
 """
 
 from __future__ import annotations
@@ -30,20 +32,23 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _option(stage, "orphan", 0):
         subprocess.Popen(["setsid", "--fork", "sleep", "301"], stdin=subprocess.DEVNULL)
-    saved = run / "checkpoints" / "latest_checkpointed_iteration.txt"
-    first = int(saved.read_text()) + 1 if stage == "train" and saved.exists() else 1
+    saved = run / "stages" / stage / "saved"
+    first = int(saved.read_text()) + 1 if saved.exists() else 1
     steps = int(_option(stage, "steps", 1))
     (attempt / "pid").write_text(str(os.getpid()))
     for step in range(first, steps + 1):
-        print(f"step {step} of {steps}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"step {step} of {steps}\n")
         beat = {"phase": "fake", "step": step, "total_steps": steps, "time": time.time()}
         (attempt / "heartbeat").write_text(json.dumps(beat))
         time.sleep(_option(stage, "pause", 0.01))
         if (attempt / "stop").exists() and not _option(stage, "stubborn", 0):
+            record = {"code": 75, "kind": "stopped", "reason": "stopped by the fake"}
+            (attempt / "exit.json").write_text(json.dumps(record))
             return 75
+        fresh = saved.with_name("saved.tmp")
+        fresh.write_text(str(step))
+        fresh.replace(saved)
         if stage == "train":
-            saved.parent.mkdir(exist_ok=True)
-            saved.write_text(str(step))
             with (run / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps({"step": step, "critic/score/mean": step / 10, "timing_s/step": 0.5}) + "\n")
     if int(attempt.name) <= _option(stage, "until", 0):

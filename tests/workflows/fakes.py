@@ -24,22 +24,19 @@ ROOT = HERE.parents[1]
 
 def _fake(name: str, *parents: str, **more: Any) -> Stage:
     command = (str(HERE / "fake_stage.py"), name)
-    return Stage(name=name, command=command, parents=parents, outputs=("made.txt",), code=("hpcrl/stage.py",), **more)
+    saved = f"stages/{name}/saved"
+    more = {"state": (saved,), "progress": saved, "outputs": ("made.txt",), "code": ("hpcrl/stage.py",)} | more
+    return Stage(name=name, command=command, parents=parents, **more)
 
 
 STAGES = (
     _fake("prepare", config=("seed", "prepare"), inputs=("prepare.splits.*.*.path",), shared=True),
     _fake("sft", "prepare", config=("sft",), shared=True),
-    _fake(
-        "train",
-        "prepare",
-        "sft",
-        config=("seed", "trainer"),
-        state=("checkpoints", "metrics.jsonl"),
-        progress="checkpoints/latest_checkpointed_iteration.txt",
-    ),
+    _fake("train", "prepare", "sft", config=("seed", "trainer")),
     _fake("evaluate", "train", config=("evaluate",)),
 )
+ALONE = "workflow.stages=[prepare]"
+"""A run of one stage, where more would only take time."""
 OVERRIDES = [
     "actor_rollout_ref.model.tiny={}",
     "workflow.stages=[prepare,sft,train,evaluate]",
@@ -59,7 +56,8 @@ OVERRIDES = [
 
 def start(command: str, *arguments: str, root: Path, **environment: str) -> subprocess.Popen[str]:
     """`python -m workflows.COMMAND …` with the fake stages, in a process group of its own."""
-    given = [*OVERRIDES, *arguments] if command == "submit" else list(arguments)
+    own = command == "submit" and not any(text.startswith("manifest=") for text in arguments)
+    given = [*OVERRIDES, *arguments] if own else list(arguments)
     surroundings = os.environ | {"RUN_ROOT": str(root), "PYTHONPATH": str(ROOT)} | environment
     return subprocess.Popen(
         [sys.executable, str(HERE / "fakes.py"), command, *given],
@@ -102,12 +100,12 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     raise AssertionError(f"not within {seconds} s: {condition}")
 
 
-def training_at(root: Path, step: int, attempt: int = 1) -> Path:
-    """Wait until the latest run trains at that step; its folder."""
+def at_step(root: Path, step: int, stage: str = "prepare") -> Path:
+    """Wait until the first attempt of the latest run's stage is at that step; the run's folder."""
 
     def reached() -> bool:
         try:
-            beat = latest(root) / f"stages/train/attempts/{attempt}/heartbeat"
+            beat = latest(root) / f"stages/{stage}/attempts/1/heartbeat"
             return bool(json.loads(beat.read_text())["step"] >= step)
         except (FileNotFoundError, json.JSONDecodeError):
             return False
