@@ -81,6 +81,7 @@ class TokenOutput:
 class RolloutReplica(ABC):
     """One engine with one copy of the weights."""
 
+    @abstractmethod
     def begin(self, request_ids: Sequence[str], poll: Callable[[], None] | None = None) -> None:
         """Announce the trajectories of one batch, in the order that decides who is computed with whom.
 
@@ -88,6 +89,7 @@ class RolloutReplica(ABC):
         may raise (a stop was asked for): the error then reaches every waiting request.
         """
 
+    @abstractmethod
     def leave(self, request_id: str) -> None:
         """The trajectory is over: nobody waits for it any more, and what was kept for it is given up."""
 

@@ -127,15 +127,16 @@ def check_template(
     hidden = [name for name in (tool["function"]["name"] for tool in tools) if name not in prompt]
     if hidden:
         raise UserError(
-            f"the tokenizer's chat template has no tool support: the tools {hidden} do not appear in a rendered prompt. "
-            "Use a model whose template renders `tools`, or give the tokenizer another chat template "
+            f"the tokenizer's chat template has no tool support: the tools {hidden} do not appear in a rendered "
+            "prompt. Use a model whose template renders `tools`, or give the tokenizer another chat template "
             "(actor_rollout_ref.model.tokenizer_path)"
         )
     answer = "answer46answer"
     followup = chat.followup_ids(question, [{"role": "tool", "content": answer}])
     if answer not in tokenizer.decode(followup):
         raise UserError(
-            "the tokenizer's chat template leaves out messages of role `tool`: the model would never see a tool's answer"
+            "the tokenizer's chat template has no tool support: it leaves out messages of role `tool`, so that the "
+            "model would never see a tool's answer"
         )
     said = "said"
     whole = chat.prompt_ids([*question, {"role": "assistant", "content": said}, {"role": "tool", "content": answer}])

@@ -45,7 +45,7 @@ class RaggedCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (rows, heads, S, head_dim) keys and values; returns all that attention sees, (rows, heads, width, head_dim)."""
+        """Write (rows, heads, S, head_dim) keys and values; returns (rows, heads, width, head_dim) for attention."""
         if layer_idx == len(self.buffers):
             rows, heads, _, head_dim = key_states.shape
             self.buffers.append(key_states.new_zeros(2, rows, heads, self.capacity + 1, head_dim))

@@ -159,7 +159,7 @@ def default_agent_loop(config: Config) -> str:
 
 
 def trajectory_keys(rows: list[dict[str, Any]], seed: int, step: int) -> list[TrajectoryKey]:
-    """A key for each row; a row that stands in the batch twice (padding) gets the same randomness, not the same name."""
+    """A key for each row; one that stands in the batch twice (padding) gets the same randomness, not the same name."""
     seen: dict[str, int] = {}
     keys = []
     for row in rows:

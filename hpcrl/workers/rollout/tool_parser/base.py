@@ -1,4 +1,4 @@
-"""A parser reads a turn's text and finds the tool calls in it; a call that cannot be read becomes an error for the model."""
+"""A parser finds the tool calls in a turn's text; a call that cannot be read becomes an error for the model."""
 
 from __future__ import annotations
 
