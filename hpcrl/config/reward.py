@@ -11,7 +11,7 @@ from hpcrl.config.base import section
 
 @section
 class RewardModelConfig:
-    reward_manager: Literal["naive"] = "naive"
+    reward_manager: Literal["naive", "dapo"] = "naive"
     """Registered reward manager."""
     reward_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Extra arguments of the reward manager."""

@@ -28,7 +28,7 @@ class MultiTurnConfig:
     max_tool_response_length: Positive = 256
     """Longest tool answer, in characters."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
-    """Which part of a longer answer is cut away."""
+    """What is kept of a longer answer: its beginning (left), its end (right), or half of each (middle)."""
     format: Literal["hermes"] = "hermes"
     """How the model writes tool calls."""
 
