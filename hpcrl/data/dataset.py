@@ -13,7 +13,7 @@ import numpy as np
 from hpcrl.config.data import DataConfig
 from hpcrl.config.seam import UserError
 from hpcrl.data.lengths import PromptMeter
-from hpcrl.data.row import JSON_FIELDS, BadRow, conversation
+from hpcrl.data.row import JSON_FIELDS, BadRow, prompt_messages
 from hpcrl.data.tables import ParquetRows
 
 if TYPE_CHECKING:
@@ -70,12 +70,13 @@ class PromptDataset:
         except BadRow as error:
             raise UserError(f"{self._where(number)}: {error}") from None
 
+    def _messages(self, row: dict[str, Any]) -> list[dict[str, str]]:
+        return prompt_messages(row[self.config.prompt_key], self.config.prompt_key)
+
     def _decoded(self, row: dict[str, Any], uid: str) -> dict[str, Any]:
-        prompt = row[self.config.prompt_key]
-        prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) and prompt[:1] != "[" else prompt
         extra_info = decoded_extra_info(row.get("extra_info"))
         return {
-            "raw_prompt": conversation(prompt, self.config.prompt_key),
+            "raw_prompt": self._messages(row),
             "uid": uid,
             "data_source": row[self.config.reward_fn_key],
             "ability": row.get("ability"),
@@ -111,14 +112,23 @@ class PromptDataset:
                     raise UserError(f"{self._where(first + i)}: {length}")
                 (kept if length <= limit else overlong).append((first + i, length))
         if overlong and not self.config.filter_overlong_prompts:
-            raise UserError(_too_long([(self._where(number), length) for number, length in overlong[:5]], len(overlong),
-                                      total, max(length for _, length in overlong), limit))  # fmt: skip
+            raise UserError(self._refusal(overlong, total))
         self.dropped_overlong = len(overlong)
         if overlong:
             logger.info("dropped %d of %d prompts over %d tokens (data.max_prompt_length)", len(overlong), total, limit)
         if not kept:
             raise UserError(f"no prompt of {self._rows.files[0]} is within data.max_prompt_length = {limit} tokens")
         self._kept = np.array([number for number, _ in kept], dtype=np.int64)
+
+    def _refusal(self, overlong: list[tuple[int, int]], total: int) -> str:
+        shown = "; ".join(f"{self._where(number)}: {length} tokens" for number, length in overlong[:5])
+        longest = max(length for _, length in overlong)
+        return (
+            f"{len(overlong)} of {total} prompts are longer than data.max_prompt_length = "
+            f"{self.config.max_prompt_length} tokens (longest: {longest}), which data.truncation = error refuses: "
+            f"{shown}. Raise data.max_prompt_length, set data.filter_overlong_prompts = true to drop them, or data.truncation "
+            "to left, right or middle to cut them"
+        )
 
     def _lengths(
         self, meter: PromptMeter, fingerprint: str, first: int, rows: list[dict[str, Any]]
@@ -131,19 +141,10 @@ class PromptDataset:
         prompts = []
         for i, row in enumerate(rows):
             try:
-                prompts.append(self._decoded({**row, self.config.reward_fn_key: ""}, "")["raw_prompt"])
+                prompts.append(self._messages(row))
             except BadRow as error:
                 raise UserError(f"{self._where(first + i)}: {error}") from None
         return meter.lengths(prompts)
-
-
-def _too_long(examples: list[tuple[str, int]], count: int, total: int, longest: int, limit: int) -> str:
-    shown = "; ".join(f"{place}: {length} tokens" for place, length in examples)
-    return (
-        f"{count} of {total} prompts are longer than data.max_prompt_length = {limit} tokens (longest: {longest}), "
-        f"which data.truncation = error refuses: {shown}. Raise data.max_prompt_length, set "
-        "data.filter_overlong_prompts = true to drop them, or data.truncation to left, right or middle to cut them"
-    )
 
 
 def decoded_extra_info(value: Any) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def fan_out(
                     waiting.insert(0, (number, attempt + 1))
                 else:
                     raise InfrastructureError(
-                        f"task {number} ({tasks[number]}): {ATTEMPTS} workers died with it, the last was {job.job_id}; "
-                        f"its log: {_log(job)}. Out of memory is the usual reason: lower prepare.num_workers"
+                        f"{tasks[number]}: {ATTEMPTS} workers died with it, the last was {job.job_id}; {_log(job)}. "
+                        "If there is no reason in it, memory ran out: lower prepare.num_workers"
                     )
             time.sleep(POLL_SECONDS)
     finally:
@@ -109,7 +109,7 @@ def _outcome(job: Job) -> tuple[str, Any] | None:
     except UncompletedJobError:
         return None
     except FailedJobError as error:
-        raise RuntimeError(f"worker {job.job_id} failed; its log: {_log(job)}\n{error}") from error
+        raise RuntimeError(f"worker {job.job_id} failed; {_log(job)}\n{error}") from error
 
 
 def _value(outcome: tuple[str, Any]) -> Any:
@@ -120,7 +120,13 @@ def _value(outcome: tuple[str, Any]) -> Any:
 
 
 def _log(job: Any) -> str:
-    return str(job.paths.stderr) if hasattr(job, "paths") else "unknown"
+    """Where a worker's log is, and its last line."""
+    path = job.paths.stderr if hasattr(job, "paths") else None
+    if path is None or not path.exists():
+        return "it left no log"
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "empty")
+    return f"its log {path} ends with: {last[:300]}"
 
 
 def _guarded(work: Callable[[Any], Any], task: Any, parent: int) -> tuple[str, Any]:

@@ -97,6 +97,18 @@ def validate(raw: RawRow, source: Source, split: str, index: int) -> dict[str, A
     return row
 
 
+def prompt_messages(value: Any, field: str) -> list[dict[str, str]]:
+    """A prompt as chat messages: such messages, their JSON text, or any other text as the user's message."""
+    if isinstance(value, str) and not is_chat_text(value):
+        value = [{"role": "user", "content": value}]
+    return conversation(value, field)
+
+
+def is_chat_text(text: str) -> bool:
+    """Whether a text is the JSON of chat messages, as CSV files hold them."""
+    return text.lstrip().startswith("[") and '"role"' in text and '"content"' in text
+
+
 def conversation(value: Any, field: str) -> list[dict[str, str]]:
     """Chat messages of {role, content}, from such messages or from their JSON text."""
     if isinstance(value, str):
@@ -139,9 +151,7 @@ def _prompt(value: Any, messages: list[dict[str, str]] | None) -> list[dict[str,
         value = before_first_answer(messages)
     if value is None:
         raise BadRow("prompt: missing")
-    if isinstance(value, str):
-        value = [{"role": "user", "content": value}]
-    prompt = conversation(value, "prompt")
+    prompt = prompt_messages(value, "prompt")
     if prompt[-1]["role"] not in ("user", "tool"):
         raise BadRow(f"prompt: ends with a message of the {prompt[-1]['role']}, not of the user or a tool")
     if not prompt[-1]["content"].strip():

@@ -63,6 +63,9 @@ class ShardTask:
     out: Path
     policy: LengthPolicy
 
+    def __str__(self) -> str:
+        return f"shard {self.name}"
+
     @property
     def name(self) -> str:
         return shard_name(self.split, self.number, self.count)
@@ -139,7 +142,11 @@ class ShardReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON values, from which `from_dict` makes an equal report."""
         return {
-            **asdict(self),
+            "sources": [asdict(count) for count in self.sources],
+            "bad": dict(self.bad),
+            "bad_examples": self.bad_examples,
+            "overlong_examples": self.overlong_examples,
+            "longest": self.longest,
             "prompt_tokens": sorted(self.prompt_tokens.items()),
             "conversation_tokens": sorted(self.conversation_tokens.items()),
             "content": f"{self.content:064x}",

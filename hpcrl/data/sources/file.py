@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcrl.config.seam import UserError
 from hpcrl.data.records import FORMATS, RecordFile, scan
+from hpcrl.data.row import is_chat_text
 from hpcrl.data.sources.base import RawRow, Source, chat
 
 DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -133,22 +134,15 @@ class LocalFiles(FileSource):
     def fields(self, record: dict[str, Any]) -> dict[str, Any]:
         fields = {field: _at(record, column) for field, column in self.mapping.items()}
         prompt = fields.get("prompt")
-        if isinstance(prompt, str) and prompt.strip() and not _is_chat_text(prompt):
+        if isinstance(prompt, str) and prompt.strip() and not is_chat_text(prompt):
             fields["question"] = fields.get("question") or prompt
             fields["prompt"] = chat(prompt, self.options)
-        elif isinstance(prompt, str) and prompt.strip():
-            fields["prompt"] = prompt
         if fields.get("data_source") is None:
             fields["data_source"] = self.default_data_source()
         return fields
 
     def default_data_source(self) -> str:
         return self.name
-
-
-def _is_chat_text(text: str) -> bool:
-    """Whether a text is the JSON of chat messages, as CSV files hold them."""
-    return text.lstrip().startswith("[") and '"role"' in text and '"content"' in text
 
 
 def _at(record: dict[str, Any], column: str) -> Any:

@@ -105,4 +105,5 @@ def _by_subject(folder: Path, split: str) -> list[Path]:
 
 
 def _subject(name: str) -> str:
-    return re.sub(r"[^a-z]+", "_", name.lower()).removeprefix("test_").removeprefix("train_")
+    """A subject's words, so that `Counting & Probability` is the folder counting_and_probability."""
+    return " ".join(word for word in re.split(r"[^a-z]+", name.lower()) if word not in ("", "and"))
