@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from hpcrl.config.seam import UserError
 from hpcrl.stage import StageJob, stage_main
@@ -11,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 def run(job: StageJob) -> None:
-    """Fetch `model.path` into stages/fetch/out/model, and load its config and tokenizer once to see that they are whole.
+    """Fetch `model.path` into stages/fetch/out/model; load its config and tokenizer once to see that they are whole.
 
     Raises:
         UserError: the model cannot be had, or cannot be loaded.
     """
     from transformers import AutoConfig
 
-    from hpcrl.models.fetch import fetch_model
+    from hpcrl.models.fetch import fetch_model, hide_progress_bars
     from hpcrl.utils.tokenizer import hf_tokenizer
 
     model = job.config.actor_rollout_ref.model
@@ -26,6 +27,8 @@ def run(job: StageJob) -> None:
         raise UserError("actor_rollout_ref.model.path: the fetch stage has nothing to fetch")
     out = job.out / "model"
     job.heartbeat("fetch")
+    if not sys.stderr.isatty():
+        hide_progress_bars()
     fetch_model(model.path, out, trust_remote_code=model.trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(out, trust_remote_code=model.trust_remote_code)

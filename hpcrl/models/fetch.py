@@ -42,6 +42,15 @@ def fetch_model(path: str, out: Path, *, trust_remote_code: bool = False) -> Non
             _link_tree(snapshot, folder)
 
 
+def hide_progress_bars() -> None:
+    """Keep the bars of transformers and of the hub's client out of a log."""
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    disable_progress_bars()
+
+
 def packaged_gguf(path: str) -> Path:
     """The one GGUF file inside the package of `package:NAME`, found without importing the package."""
     name = path.removeprefix(PACKAGE)
