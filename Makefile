@@ -72,6 +72,8 @@ lint: $(STAMP) ## ruff, mypy, shellcheck
 $(STAMP): pyproject.toml $(wildcard constraints/*.txt)
 	@{ \
 	  set -e; \
+	  mkdir -p .venv; exec 8>.venv/.lock; flock 8; \
+	  if [ -e $@ ] && [ $@ -nt pyproject.toml ]; then exit 0; fi; \
 	  echo "installing into .venv (some minutes, about 3 GB)"; \
 	  [ -x $(PY) ] || $(PYTHON) -m venv .venv; \
 	  $(PY) -m pip install --disable-pip-version-check --quiet \

@@ -23,6 +23,8 @@ from workflows.state import RunState, StageState, run_state
 
 logger = logging.getLogger("workflows.status")
 
+WIDTH = 200
+"""Columns where the output is no terminal."""
 COLOURS = {
     "DONE": "green",
     "RUNNING": "cyan",
@@ -49,8 +51,9 @@ def states(run_root: Path, which: str | None) -> list[RunState]:
 def table(runs: list[RunState]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("run", "stage", "state", "attempt", "step", "reward", "ETA", "reason"):
+        number = column in ("attempt", "step", "reward", "ETA")
         shown.add_column(
-            column, justify="right" if column in ("attempt", "step", "reward", "ETA") else "left", overflow="fold"
+            column, justify="right" if number else "left", overflow="fold", no_wrap=column not in ("run", "reason")
         )
     for run in runs:
         for number, stage in enumerate(run.stages):
@@ -94,7 +97,7 @@ def main() -> int:
     if given.json:
         sys.stdout.write(json.dumps([state.to_dict() for state in found], indent=2) + "\n")
     elif found:
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(table(found))
         if given.run:
             console.print(Text(found[0].path, style="dim"), soft_wrap=True)

@@ -1,0 +1,169 @@
+"""Bad input ends with 78 before anything is on disk; what is refused is named."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hpcrl.config import ConfigError, UserError
+from workflows import snapshot
+from workflows.cli import guarded
+from workflows.submit import main, plan
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = "exp=tiny_grpo"
+
+
+def _refusal(*arguments: str) -> str:
+    with pytest.raises(UserError) as caught:
+        plan(list(arguments))
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _own_run_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("RUN_ROOT", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "tiny_grpo"),
+        (("exp=tiny_grp",), "tiny_grpo"),
+        ((TINY, "trainer.total_epoch=1"), "total_epochs"),
+        ((TINY, "algorithm.adv_estimator=grppo"), "grpo"),
+        ((TINY, "data.train_files=/no/where.parquet"), "/no/where.parquet does not exist"),
+        (
+            (TINY, "actor_rollout_ref.rollout.multi_turn.tool_config_path=configs/tools/calculater.yaml"),
+            "calculator.yaml",
+        ),
+        ((TINY, "custom_reward_function.path=/no/score.py"), "/no/score.py does not exist"),
+        ((TINY, "trainer.experiment_name=a/b"), "trainer.experiment_name"),
+        ((TINY, "run_root=/proc/1/runs"), "run_root"),
+        ((TINY, "~actor_rollout_ref.model.tiny", "actor_rollout_ref.model.path=/no/model"), "/no/model does not exist"),
+        (("manifest=/no/manifest.yaml",), "no manifest at /no/manifest.yaml"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(arguments: tuple[str, ...], said: str) -> None:
+    assert said in _refusal(*arguments)
+
+
+def test_a_parquet_file_without_a_column_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"promt": ["x"], "data_source": ["y"], "reward_model": ["z"]}), file)
+    said = _refusal(TINY, f"data.train_files={file}")
+    assert "no column 'prompt'" in said
+    assert "promt" in said
+    file.write_text("not parquet")
+    assert "no parquet file" in _refusal(TINY, f"data.train_files={file}")
+
+
+def test_tools_are_found_without_importing_them(tmp_path: Path) -> None:
+    key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+    file = tmp_path / "tools.yaml"
+    file.write_text("tools: [{class_name: hpcrl.tools.nowhere.Tool}]")
+    assert "no module hpcrl.tools.nowhere" in _refusal(TINY, f"{key}={file}")
+    file.write_text("tools: [{class_name: hpcrl.stage.StageJub}]")
+    assert "StageJob" in _refusal(TINY, f"{key}={file}")
+    file.write_text("tool: []")
+    assert "declares no tools" in _refusal(TINY, f"{key}={file}")
+
+
+def test_a_reward_function_must_be_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "score.py"
+    file.write_text("def compute_scores(): ...\n")
+    said = _refusal(TINY, f"custom_reward_function.path={file}")
+    assert "compute_scores" in said
+    file.write_text("def compute_score(:\n")
+    assert "no Python" in _refusal(TINY, f"custom_reward_function.path={file}")
+
+
+def test_the_command_ends_with_78_one_message_and_no_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "workflows.submit", TINY, "seed=x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert "seed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_prints_the_scripts_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["submit", TINY, "--dry-run"])
+    assert main() == 0
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line.startswith("COMMAND=")] == [
+        f"COMMAND=(-m hpcrl.{stage})" for stage in ("prepare", "sft", "train", "evaluate")
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_errors_for_people_have_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> int:
+        raise ConfigError(["seed: no"])
+
+    with caplog.at_level(logging.ERROR):
+        assert guarded(fail) == 78
+    assert "seed: no" in caplog.text
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+def _git(root: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project ü"
+    (root / "pkg").mkdir(parents=True)
+    (root / "pkg/tracked.py").write_text("1")
+    (root / "gone.py").write_text("1")
+    (root / ".gitignore").write_text("ignored.txt\nmyruns/\n")
+    _git(root, "init", "-q")
+    _git(root, "add", ".")
+    _git(root, "commit", "-q", "-m", "first")
+    (root / "gone.py").unlink()
+    (root / "pkg/tracked.py").write_text("2")
+    (root / "new file.py").write_text("3")
+    (root / "ignored.txt").write_text("4")
+    (root / "out").mkdir()
+    (root / "out/result").write_text("5")
+    return root
+
+
+def test_the_snapshot_is_what_is_tracked_changed_or_new(project: Path, tmp_path: Path) -> None:
+    names = snapshot.code_files(project, leave_out=project / "out")
+    assert names == [".gitignore", "new file.py", "pkg/tracked.py"]
+    snapshot.copy_code(project, names, tmp_path / "copy")
+    assert (tmp_path / "copy/pkg/tracked.py").read_text() == "2"
+    state = snapshot.git_state(project)
+    assert state.untracked == ("new file.py", "out/result")
+    assert "-1" in state.diff
+    assert "+2" in state.diff
+
+
+def test_the_snapshot_works_without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (project / "env").mkdir()
+    (project / "env/pyvenv.cfg").touch()
+    (project / "env/lib.py").touch()
+    names = snapshot.code_files(project, leave_out=project / "out")
+    assert names == [".gitignore", "ignored.txt", "new file.py", "pkg/tracked.py"]
+    assert snapshot.git_state(project).commit is None
+
+
+def test_a_large_file_is_refused_by_its_name(project: Path) -> None:
+    with (project / "model.bin").open("wb") as file:
+        file.truncate(snapshot.LARGEST + 1)
+    with pytest.raises(UserError, match=r"model\.bin \(10 MB\)"):
+        snapshot.code_files(project)
