@@ -126,8 +126,8 @@ class PromptDataset:
         return (
             f"{len(overlong)} of {total} prompts are longer than data.max_prompt_length = "
             f"{self.config.max_prompt_length} tokens (longest: {longest}), which data.truncation = error refuses: "
-            f"{shown}. Raise data.max_prompt_length, set data.filter_overlong_prompts = true to drop them, or data.truncation "
-            "to left, right or middle to cut them"
+            f"{shown}. Raise data.max_prompt_length, set data.filter_overlong_prompts = true to drop them, "
+            "or data.truncation to left, right or middle to cut them"
         )
 
     def _lengths(
