@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from hpcrl.stage import StageJob, stage_main
+
+HEARTBEAT_SECONDS = 5.0
 
 
 def run(job: StageJob) -> None:
@@ -13,13 +16,22 @@ def run(job: StageJob) -> None:
     from hpcrl.data.tool_schemas import tool_schemas
     from hpcrl.utils.run import load_run_tokenizer
 
+    beaten = time.monotonic()
+
+    def check() -> None:
+        nonlocal beaten
+        job.stop.check()
+        if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
+            beaten = time.monotonic()
+            job.heartbeat("prepare")
+
     Preparation(
         config=job.config,
         out=job.out,
         load_tokenizer=partial(load_run_tokenizer, job.folder, job.config),
         log_folder=job.attempt.path / "workers",
         tools=tool_schemas(job.config),
-        check=job.stop.check,
+        check=check,
         progress=lambda done, total: job.heartbeat("prepare", done, total),
     ).run()
 

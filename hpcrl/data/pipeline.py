@@ -107,6 +107,7 @@ class Preparation:
 
         def finished(number: int, report: ShardReport) -> None:
             reports[number] = report
+            logger.info("%s: %d rows (%d of %d shards)", tasks[number], report.total("kept"), len(reports), len(tasks))
             self.progress(len(reports), len(tasks))
 
         self.progress(0, len(tasks))
@@ -147,8 +148,9 @@ class Preparation:
 def length_policy(config: Config) -> LengthPolicy:
     """What `data.filter_overlong_prompts` and `data.truncation` ask for."""
     data = config.data
+    longest = config.sft.max_length if "sft" in config.workflow.stages else None
     action = "drop" if data.filter_overlong_prompts else "refuse" if data.truncation == "error" else "keep"
-    return LengthPolicy(data.max_prompt_length, config.sft.max_length, action)  # type: ignore[arg-type]
+    return LengthPolicy(data.max_prompt_length, longest, action)  # type: ignore[arg-type]
 
 
 def make_writer(
@@ -184,7 +186,7 @@ def _in_worker(
 def _refusal(report: ShardReport, policy: LengthPolicy, read: int) -> str:
     shown = "; ".join(f"{place}: {tokens} tokens" for place, tokens in report.overlong_examples[:5])
     limits = f"data.max_prompt_length = {policy.max_prompt}"
-    if report.conversation_tokens:
+    if policy.max_conversation and report.conversation_tokens:
         limits += f" or sft.max_length = {policy.max_conversation}"
     return (
         f"{report.total('overlong')} of {read} rows are longer than {limits} tokens (longest: {report.longest}), which "
