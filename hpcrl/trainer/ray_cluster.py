@@ -52,6 +52,7 @@ def _private_ray(job: StageJob) -> Iterator[None]:
         }
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # ranks are the job's real work, not a background of it
     ray.init(
         address="local",

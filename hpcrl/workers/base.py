@@ -11,6 +11,7 @@ import sys
 import ray
 import torch
 import torch.distributed as dist
+import transformers
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -22,6 +23,9 @@ class Worker:
         logging.basicConfig(
             level=logging.INFO if rank == 0 else logging.WARNING, stream=sys.stderr, format=f"[rank {rank}] %(message)s"
         )
+        for talkative in ("huggingface_hub", "transformers", "httpx"):
+            logging.getLogger(talkative).setLevel(logging.WARNING)
+        transformers.utils.logging.disable_progress_bar()
         self.rank, self.world_size, self.device = rank, world_size, device
         if device == "cpu":
             torch.set_num_threads(threads)

@@ -76,7 +76,7 @@ class RayPPOTrainer:
     def init_workers(self) -> None:
         """Start the workers and load the policy, the rollout replicas and, where needed, the reference model."""
         config, path = self.config, initial_model_path(self.job.folder, self.config)
-        logger.info("%s", batch_arithmetic(config))
+        logger.info("batches:\n%s", batch_arithmetic(config))
         self.job.heartbeat("init", 0, self.total_steps)
         pool = self.resource_pool_manager.get_resource_pool(POOL)
         self.group = self.ray_worker_group_cls(

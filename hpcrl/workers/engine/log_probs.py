@@ -29,7 +29,7 @@ class NextTokenLogProbs(nn.Module):
         temperature: float,
         with_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probs and, if asked for, entropies in float32, both (rows, row_length), of logits / temperature.
+        """Log-probs and, if asked for, entropies in float32, both (rows * row_length,), of logits / temperature.
 
         Args:
             input_ids, position_ids, targets: (rows, row_length) int64.
@@ -49,8 +49,8 @@ class NextTokenLogProbs(nn.Module):
             result = checkpoint(_chunk, *arguments, use_reentrant=False) if many else _chunk(*arguments)
             log_probs.append(result[0])
             entropies.append(result[1])
-        entropy = torch.cat(entropies).view(targets.shape) if with_entropy else None
-        return torch.cat(log_probs).view(targets.shape), entropy
+        # Flat: FSDP hooks what its root returns, and a view would lose the hook at the first in-place operation.
+        return torch.cat(log_probs), torch.cat(entropies) if with_entropy else None
 
 
 def _chunk(

@@ -38,9 +38,10 @@ class PackedBatch:
         return (same & torch.ones(same.shape[1:], dtype=torch.bool).tril())[:, None]
 
     def scatter(self, values: torch.Tensor) -> torch.Tensor:
-        """Values at every position, (rows, row_length), to the padded batch, (bs, response_length); 0 elsewhere."""
+        """Values at every position, rows one after another, to the padded batch, (bs, response_length); 0 elsewhere."""
         padded = values.new_zeros(self.valid.shape)
-        return padded.masked_scatter(self.valid.to(values.device), values[self.row_index, self.column_index])
+        picked = values.view(self.targets.shape)[self.row_index, self.column_index]
+        return padded.masked_scatter(self.valid.to(values.device), picked)
 
 
 def pack(data: DataProto) -> PackedBatch:
