@@ -74,8 +74,8 @@ class ToolSchema:
         validator = jsonschema.Draft202012Validator(self.to_openai()["function"]["parameters"])
         try:
             error = next(iter(validator.iter_errors(arguments)), None)
-        except RecursionError:
-            return "nested too deeply"
+        except (RecursionError, ArithmeticError, ValueError) as failure:  # infinite numbers, deep nesting
+            return f"they cannot be checked ({type(failure).__name__})"
         if error is None:
             return None
         where = ".".join(str(step) for step in error.absolute_path)

@@ -8,8 +8,10 @@ for the sampled turn, and what the template puts after that stand-in is appended
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -25,6 +27,8 @@ Message = Mapping[str, Any]
 
 STAND_IN = "hpcrlSampledTurn"
 """Stands for the sampled turn while new messages are rendered; plain letters, which no template rewrites."""
+CACHED = 4096
+"""Renderings that are remembered."""
 
 
 class ChatTokens:
@@ -43,17 +47,18 @@ class ChatTokens:
         """
         self.tokenizer = tokenizer
         self._render_kwargs = {**(template_kwargs or {}), "tools": tools or None}
-        closing = self._encode(self._after_stand_in([], []))
+        # samples of one prompt ask for the same tokens again and again
+        self._prompt = lru_cache(CACHED)(self._prompt_of)
+        self._after = lru_cache(CACHED)(self._after_of)
+        closing = self._after("[]", "[]")
         if not closing:
-            raise UserError(
-                "the chat template puts nothing after an assistant's turn: several turns cannot be told apart"
-            )
+            raise UserError("the chat template puts nothing after an assistant's turn: turns cannot be told apart")
         self.end_of_turn: int = closing[0]
         """Token with which the template ends an assistant's turn."""
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of the conversation so far, up to and including the header of the assistant's next turn."""
-        return self._encode(self._render(messages, add_generation_prompt=True))
+        return list(self._prompt(json.dumps(list(messages))))
 
     def followup_ids(
         self, messages_before: Sequence[Message], new_messages: Sequence[Message], *, ended: bool = True
@@ -67,23 +72,26 @@ class ChatTokens:
             ended: the sampled turn's last token is `end_of_turn`. Otherwise (a stop string, another end token) the
                 template's end of turn comes first.
         """
-        ids = self._encode(self._after_stand_in(messages_before, new_messages))
+        ids = self._after(json.dumps(_head(messages_before)), json.dumps(list(new_messages)))
         if ids[0] != self.end_of_turn:
             raise UserError(
                 f"the chat template ends an assistant's turn by token {ids[0]} before these messages and by "
                 f"{self.end_of_turn} otherwise: it cannot be used for several turns"
             )
-        return ids[1:] if ended else ids
+        return list(ids[1:] if ended else ids)
 
-    def _after_stand_in(self, messages_before: Sequence[Message], new_messages: Sequence[Message]) -> str:
-        text = self._render(
-            [*_head(messages_before), {"role": "assistant", "content": STAND_IN}, *new_messages],
-            add_generation_prompt=bool(new_messages),
-        )
+    def _prompt_of(self, messages: str) -> tuple[int, ...]:
+        return self.encode(self._render(json.loads(messages), add_generation_prompt=True))
+
+    def _after_of(self, head: str, new_messages: str) -> tuple[int, ...]:
+        """Tokens that the template puts behind a turn which stands between these messages (JSON lists)."""
+        new = json.loads(new_messages)
+        messages = [*_head(json.loads(head)), {"role": "assistant", "content": STAND_IN}, *new]
+        text = self._render(messages, add_generation_prompt=bool(new))
         _, found, after = text.rpartition(STAND_IN)
         if not found:
             raise UserError("the chat template leaves out the assistant's turn before the new messages")
-        return after
+        return self.encode(after)
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         if not self.tokenizer.chat_template:
@@ -97,8 +105,9 @@ class ChatTokens:
             raise UserError(f"the chat template refuses a conversation of the roles {roles}: {error}") from error
         return text
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokens of rendered text, which holds its special tokens already."""
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _head(messages: Sequence[Message]) -> list[Message]:
@@ -140,7 +149,7 @@ def check_template(
         )
     said = "said"
     whole = chat.prompt_ids([*question, {"role": "assistant", "content": said}, {"role": "tool", "content": answer}])
-    pieces = chat.prompt_ids(question) + chat._encode(said) + [chat.end_of_turn] + followup
+    pieces = chat.prompt_ids(question) + [*chat.encode(said), chat.end_of_turn] + followup
     if whole != pieces:
         logger.warning(
             "the chat template renders an earlier assistant turn otherwise than it is sampled; "

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -54,8 +53,8 @@ class Row:
     """None while it is being sampled."""
 
     def __post_init__(self) -> None:
-        greedy = self.params.greedy
-        self.uniforms = np.zeros(self.max_tokens) if greedy else generator(self.params.seed).random(self.max_tokens)
+        count = self.max_tokens
+        self.uniforms = [0.0] * count if self.params.greedy else generator(self.params.seed).random(count).tolist()
 
     def output(self, version: int) -> TokenOutput:
         return TokenOutput(self.tokens, self.log_probs, self.stop_reason or "abort", version)
@@ -193,7 +192,7 @@ class HFEngine:
     def _sample(self, batch: Batch) -> None:
         """Append a token to every live row, and end those that are complete."""
         last = [min(len(row.tokens), row.max_tokens - 1) for row in batch.rows]
-        uniforms = torch.tensor([row.uniforms[i] for row, i in zip(batch.rows, last, strict=True)])
+        uniforms = torch.tensor([row.uniforms[i] for row, i in zip(batch.rows, last, strict=True)], dtype=torch.float64)
         tokens, log_probs = batch.sampler.sample(batch.logits, uniforms.to(self.device))
         for row, token, log_prob in zip(batch.rows, tokens.tolist(), log_probs.tolist(), strict=True):
             if row.stop_reason is None:

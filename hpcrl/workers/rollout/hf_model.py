@@ -77,7 +77,7 @@ class MaskMaker:
 def copy_weights(model: PreTrainedModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Copy named tensors into the model's parameters and persistent buffers.
 
-    All of them must be given, and nothing else; of tensors that are tied to each other one is enough.
+    All parameters must be given, and nothing that the model has not; of tied parameters one is enough.
 
     Raises:
         ValueError: names or shapes differ; the model is then partly overwritten.
@@ -93,6 +93,6 @@ def copy_weights(model: PreTrainedModel, tensors: Iterable[tuple[str, torch.Tens
             raise ValueError(f"weight {name}: shape {tuple(tensor.shape)} given, {tuple(own[name].shape)} needed")
         own[name].data.copy_(tensor)
         given.add(own[name].data_ptr())
-    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in given]
+    missing = [name for name, parameter in model.named_parameters() if parameter.data_ptr() not in given]
     if missing or unexpected:
         raise ValueError(f"weights do not fit the engine's model: missing {missing[:8]}, unexpected {unexpected[:8]}")

@@ -129,6 +129,7 @@ class ToolSession:
 
     def _cut(self, text: str) -> str:
         """The answer within `max_tool_response_length` characters, and a mark where it was cut."""
+        text = text.encode(errors="replace").decode()  # a lone surrogate would stop the tokenizer
         limit = self.limits.max_tool_response_length
         if len(text) <= limit:
             return text

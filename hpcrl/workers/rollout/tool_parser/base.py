@@ -43,6 +43,8 @@ def call_of_json(text: str) -> ToolCall | BadToolCall:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         return BadToolCall(f"Invalid JSON in tool call: {reason}")
+    if not _encodable(value):
+        return BadToolCall("Invalid JSON in tool call: text that is not valid Unicode")
     if not isinstance(value, dict):
         return BadToolCall("Invalid tool call: it must be a JSON object with name and arguments")
     name, arguments = value.get("name"), value.get("arguments")
@@ -51,6 +53,15 @@ def call_of_json(text: str) -> ToolCall | BadToolCall:
     if not isinstance(arguments, dict):
         return BadToolCall(f"Invalid arguments for {name}: arguments must be a JSON object")
     return ToolCall(name, arguments)
+
+
+def _encodable(value: Any) -> bool:
+    """Whether no text in it holds lone surrogates, which JSON can escape but no tokenizer or file takes."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 _PARSERS = {"hermes": "hpcrl.workers.rollout.tool_parser.hermes:HermesParser"}
