@@ -53,7 +53,7 @@ def hide_progress_bars() -> None:
 
 def packaged_gguf(path: str) -> Path:
     """The one GGUF file inside the package of `package:NAME`, found without importing the package."""
-    name = path.removeprefix(PACKAGE)
+    name = path.removeprefix(PACKAGE).replace("-", "_")
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(

@@ -27,6 +27,7 @@ def package(folder: Path, name: str, *files: str) -> None:
 def test_gguf_in_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "one_weight", "a.gguf", "readme.txt")
     monkeypatch.syspath_prepend(tmp_path)
+    assert packaged_gguf("package:one-weight") == packaged_gguf("package:one_weight")
     assert packaged_gguf("package:one_weight") == tmp_path / "one_weight" / "a.gguf"
 
 
