@@ -8,6 +8,9 @@ from typing import Any
 from hpcrl.config.seam import UserError
 from hpcrl.rewards.answers import tagged_or_last_line
 
+BOARD_TASKS = ("arc_agi", "rearc")
+"""Their scorers compare with tuples, which the parquet file holds as lists."""
+
 
 def compute_score(solution_str: str, ground_truth: str, extra_info: dict[str, Any] | None = None) -> float:
     """The task's own score of the answer, mostly between 0 and 1.
@@ -21,8 +24,11 @@ def compute_score(solution_str: str, ground_truth: str, extra_info: dict[str, An
     metadata = info.get("metadata")
     if not isinstance(metadata, dict) or "source_dataset" not in metadata:
         raise UserError("reasoning_gym: the row has no extra_info.metadata.source_dataset, which names its scorer")
+    task = metadata["source_dataset"]
+    if task in BOARD_TASKS and isinstance(metadata.get("output"), list):
+        metadata = {**metadata, "output": tuple(tuple(row) for row in metadata["output"])}
     entry = {"question": info.get("question"), "answer": ground_truth or None, "metadata": metadata}
-    return float(_scorer(metadata["source_dataset"])(tagged_or_last_line(solution_str), entry))
+    return float(_scorer(task)(tagged_or_last_line(solution_str) or None, entry))
 
 
 @cache
