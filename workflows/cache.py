@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from workflows.completion import Marker, damage, read_marker, write_marker
 from workflows.hashing import ContentHashes, files_below
 
 logger = logging.getLogger(__name__)
+
+ABANDONED = 24 * 3600.0
+"""Seconds after which an unfinished entry is nobody's."""
 
 
 class Cache:
@@ -66,6 +70,9 @@ class Cache:
         return max((m for m in markers if m and m.stage == stage), key=lambda m: m.finished, default=None)
 
     def _temporary(self) -> Path:
+        for old in self.root.glob("unfinished/*"):  # of jobs that were killed while they published
+            if time.time() - old.stat().st_mtime > ABANDONED:
+                shutil.rmtree(old, ignore_errors=True)
         folder = self.root / "unfinished" / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder

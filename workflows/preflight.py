@@ -17,11 +17,19 @@ from hpcrl.config.keys import nearest
 from hpcrl.config.messages import offer
 
 
-def preflight(config: Config, base: Path) -> None:
-    """Raise ConfigError with everything that cannot work; relative paths are read from `base`."""
+class Bases(tuple[Path, ...]):
+    """Where relative paths are read from: the first of these folders that has them."""
+
+    def __truediv__(self, path: Path) -> Path:
+        return next((base / path for base in self if (base / path).exists()), self[0] / path)
+
+
+def preflight(config: Config, *folders: Path) -> None:
+    """Raise ConfigError with everything that cannot work; a relative path may stand in any of the folders."""
+    base = Bases(folders)
     problems = [
         *_folder_names(config),
-        *_run_root(base / Path(config.run_root).expanduser()),
+        *_run_root(Path.cwd() / Path(config.run_root).expanduser()),
         *_model(config, base),
         *_parquet_files(config, base),
         *_source_files(config, base),
@@ -48,7 +56,7 @@ def _run_root(path: Path) -> Iterator[str]:
         yield f"run_root: {there} cannot be written; set run_root (or RUN_ROOT) to a folder of yours"
 
 
-def _model(config: Config, base: Path) -> Iterator[str]:
+def _model(config: Config, base: Bases) -> Iterator[str]:
     model = config.actor_rollout_ref.model
     for key, text in (("path", model.path), ("tokenizer_path", model.tokenizer_path)):
         where = f"actor_rollout_ref.model.{key}"
@@ -67,7 +75,7 @@ def looks_like_path(text: str) -> bool:
     return text.startswith(("/", ".", "~")) or text.count("/") > 1
 
 
-def _parquet_files(config: Config, base: Path) -> Iterator[str]:
+def _parquet_files(config: Config, base: Bases) -> Iterator[str]:
     columns = [config.data.prompt_key, config.data.reward_fn_key, "reward_model"]
     wanted = [
         ("train", "data.train_files", config.data.train_files, columns),
@@ -100,7 +108,7 @@ def _parquet(key: str, path: Path, needed: list[str]) -> Iterator[str]:
             yield f"{key}: {path} has no column {column!r}; it has {', '.join(names)}{close}"
 
 
-def _source_files(config: Config, base: Path) -> Iterator[str]:
+def _source_files(config: Config, base: Bases) -> Iterator[str]:
     if "prepare" not in config.workflow.stages:
         return
     for split, sources in config.prepare.splits.items():
@@ -113,7 +121,7 @@ def _source_files(config: Config, base: Path) -> Iterator[str]:
                 yield f"{key}: {source.path} does not exist"
 
 
-def _matches(base: Path, text: str) -> Iterator[Path]:
+def _matches(base: Bases, text: str) -> Iterator[Path]:
     path = base / Path(text).expanduser()
     if path.exists():
         yield path
@@ -122,14 +130,14 @@ def _matches(base: Path, text: str) -> Iterator[Path]:
         yield from anchor.glob(str(path.relative_to(anchor)))
 
 
-def _tools(config: Config, base: Path) -> Iterator[str]:
+def _tools(config: Config, base: Bases) -> Iterator[str]:
     key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
     text = config.actor_rollout_ref.rollout.multi_turn.tool_config_path
     if text is None:
         return
     path = base / Path(text).expanduser()
     if not path.is_file():
-        there = sorted(str(p.relative_to(base)) for p in base.glob("configs/tools/*.yaml"))
+        there = sorted(str(p.relative_to(folder)) for folder in base for p in folder.glob("configs/tools/*.yaml"))
         yield f"{key}: {text} does not exist{offer(nearest(text, there, cutoff=0.5))}"
         return
     try:
@@ -145,7 +153,7 @@ def _tools(config: Config, base: Path) -> Iterator[str]:
         yield from _tool_class(f"{text}: tools[{number}]", tool, base)
 
 
-def _tool_class(where: str, tool: Any, base: Path) -> Iterator[str]:
+def _tool_class(where: str, tool: Any, base: Bases) -> Iterator[str]:
     name = tool.get("class_name") if isinstance(tool, dict) else None
     if not isinstance(name, str) or "." not in name:
         yield f"{where}.class_name: {name!r} is no dotted path of a class, like hpcrl.tools.calculator.Calculator"
@@ -154,7 +162,7 @@ def _tool_class(where: str, tool: Any, base: Path) -> Iterator[str]:
     yield from _defined(f"{where}.class_name", module, attribute, base)
 
 
-def _defined(where: str, module: str, attribute: str, base: Path) -> Iterator[str]:
+def _defined(where: str, module: str, attribute: str, base: Bases) -> Iterator[str]:
     """A module that can be found and whose source defines or imports the name; nothing is imported."""
     source = _source(module, base)
     if source is None:
@@ -164,10 +172,10 @@ def _defined(where: str, module: str, attribute: str, base: Path) -> Iterator[st
         yield f"{where}: {module} has no {attribute}{close}"
 
 
-def _source(module: str, base: Path) -> Path | None:
+def _source(module: str, base: Bases) -> Path | None:
     """The module's file, found without importing its packages."""
     relative = Path(*module.split("."))
-    for root in [base, *map(Path, sys.path)]:
+    for root in [*base, *map(Path, sys.path)]:
         for path in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
             if path.is_file():
                 return path
@@ -186,7 +194,7 @@ def _names(path: Path) -> list[str]:
     return found
 
 
-def _reward_function(config: Config, base: Path) -> Iterator[str]:
+def _reward_function(config: Config, base: Bases) -> Iterator[str]:
     custom = config.custom_reward_function
     if custom.path is None:
         return

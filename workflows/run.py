@@ -127,7 +127,13 @@ def all_runs(run_root: Path) -> list[Path]:
 def find_run(run_root: Path, text: str) -> Run:
     """A run by its path, its id, or its experiment (the latest). Raises UserError that names what there is."""
     given = Path(text).expanduser()
-    candidates = [given, run_root / text / "latest", *run_root.glob(f"*/{_escaped(given.name)}"), run_root / text]
+    candidates = [
+        given,
+        given / "latest",
+        run_root / text / "latest",
+        *run_root.glob(f"*/{_escaped(given.name)}"),
+        run_root / text,
+    ]
     for path in candidates:
         if (path / "manifest.yaml").is_file():
             return Run.open(path.resolve())

@@ -51,9 +51,9 @@ def states(run_root: Path, which: str | None) -> list[RunState]:
 def table(runs: list[RunState]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("run", "stage", "state", "attempt", "step", "reward", "ETA", "reason"):
-        number = column in ("attempt", "step", "reward", "ETA")
+        right = column in ("attempt", "step", "reward", "ETA")
         shown.add_column(
-            column, justify="right" if number else "left", overflow="fold", no_wrap=column not in ("run", "reason")
+            column, justify="right" if right else "left", overflow="fold", no_wrap=column not in ("run", "reason")
         )
     for run in runs:
         for number, stage in enumerate(run.stages):

@@ -68,7 +68,7 @@ def plan(arguments: list[str]) -> Plan:
         code = _code_beside(source, manifest)
     else:
         config = compose(overrides)
-    preflight(config, Path.cwd() if not given else code)
+    preflight(config, *([code] if given else [Path.cwd(), PROJECT_ROOT]))
     stages = stage_table.graph(config, stage_table.STAGES)
     root = (Path.cwd() / Path(config.run_root).expanduser()).absolute()
     return Plan(config, stages, code, code_files(code, leave_out=root if code == PROJECT_ROOT else None), arguments)
