@@ -85,6 +85,7 @@ class AgentLoopBase(ABC):
         self.replica = replica
         self.tools = tools
         self._chats: dict[tuple[str, ...], ChatTokens] = {}
+        self._special_ids = frozenset(tokenizer.all_special_ids)
 
     @abstractmethod
     async def run(self, key: TrajectoryKey, sampling: SamplingParams, row: Mapping[str, Any]) -> AgentLoopOutput:
@@ -109,7 +110,7 @@ class AgentLoopBase(ABC):
     def turn_text(self, output: TokenOutput) -> str:
         """The text of a sampled turn, without the token that ended it."""
         ids = output.token_ids
-        if ids and output.stop_reason == "stop" and ids[-1] in self.tokenizer.all_special_ids:
+        if ids and output.stop_reason == "stop" and ids[-1] in self._special_ids:
             ids = ids[:-1]
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
