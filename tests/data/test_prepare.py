@@ -274,6 +274,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("importable")
 def test_real_workers_with_a_real_death(tmp_path: Path) -> None:
     results: dict[int, str] = {}
