@@ -1,4 +1,4 @@
-"""What every config section shares: frozen, keyword-only, unknown keys refused, docstrings as descriptions."""
+"""What every config section shares: frozen, keyword-only, unknown keys refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def section(cls: type[T]) -> type[T]:
-    """A config section: a frozen pydantic dataclass whose fields carry their doc line under them."""
-    settings = ConfigDict(
-        extra="forbid", use_attribute_docstrings=True, validate_default=False, allow_inf_nan=False, defer_build=True
-    )
+    """A config section: a frozen pydantic dataclass with a doc line under each field (`keys.field_docs` reads them)."""
+    settings = ConfigDict(extra="forbid", validate_default=False, allow_inf_nan=False, defer_build=True)
     return pydantic_dataclass(frozen=True, kw_only=True, config=settings)(cls)  # type: ignore[return-value]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
+import inspect
+import itertools
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +29,17 @@ def fields_of(section: type) -> dict[str, Any]:
     """Field name to resolved annotation of a config section."""
     hints = typing.get_type_hints(section, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(section)}
+
+
+def field_docs(section: type) -> dict[str, str]:
+    """Field name to the doc line under it, of the fields that have one."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, below in itertools.pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            docs[field.target.id] = inspect.cleandoc(str(ast.literal_eval(below.value)))
+    return docs
 
 
 def bare(annotation: Any) -> Any:

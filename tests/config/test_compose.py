@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -10,8 +11,9 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hpcrl.config import Config, ConfigError, compose, experiments, from_dict, to_dict
 from hpcrl.config.aliases import GLOBAL_COUNTS, RENAMED_KEYS, RENAMED_VALUES
-from hpcrl.config.keys import all_keys, allowed_values, annotation_at
+from hpcrl.config.keys import all_keys, allowed_values, annotation_at, bare, field_docs, fields_of, is_section
 from hpcrl.config.refusals import REFUSED_KEYS, REFUSED_VALUES
+from hpcrl.config.sources import SOURCE_OPTIONS
 
 EXPERIMENT = """\
 # @package _global_
@@ -236,20 +238,35 @@ def test_every_experiment_composes(name: str) -> None:
     assert compose([f"exp={name}"]).trainer.experiment_name == name
 
 
-def test_every_field_has_a_doc_line() -> None:
-    from pydantic.dataclasses import is_pydantic_dataclass
+def sections() -> list[type]:
+    """Every section that the whole config reaches, those inside lists and dicts too."""
+    found: list[type] = []
 
-    def undocumented(section: type, prefix: str = "") -> list[str]:
-        found = []
-        for name, field in section.__pydantic_fields__.items():  # type: ignore[attr-defined]
-            if not field.description:
-                found.append(prefix + name)
-            inner = annotation_at([*prefix.split(".")[:-1], name])
-            if isinstance(inner, type) and is_pydantic_dataclass(inner):
-                found += undocumented(inner, f"{prefix}{name}.")
-        return found
+    def walk(annotation: object) -> None:
+        annotation = bare(annotation)
+        if is_section(annotation) and annotation not in found:
+            found.append(annotation)
+            for inner in fields_of(annotation).values():
+                walk(inner)
+        for argument in get_args(annotation):
+            walk(argument)
 
-    assert undocumented(Config) == []
+    walk(Config)
+    return found
+
+
+@pytest.mark.parametrize("section", [*sections(), *SOURCE_OPTIONS.values()], ids=lambda section: section.__name__)
+def test_every_field_has_a_doc_line(section: type) -> None:
+    docs: dict[str, str] = {}
+    for part in reversed(section.__mro__[:-1]):
+        docs |= field_docs(part)
+    assert set(docs) == set(fields_of(section))
+    assert all(doc.endswith((".", ")")) and "\n" not in doc for doc in docs.values())
+
+
+def test_sections_inside_lists_and_dicts_are_found() -> None:
+    names = {section.__name__ for section in sections()}
+    assert {"Config", "ResourcesConfig", "SourceConfig", "TinyModelConfig", "OptimConfig"} <= names
 
 
 def test_composing_is_quick_and_imports_nothing_heavy(folder: Path) -> None:
