@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -15,13 +18,16 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.rollout import RolloutConfig
+from hpcrl.config.seam import UserError
 from hpcrl.workers.rollout.base import SamplingParams, TokenOutput
 from hpcrl.workers.rollout.hf import HFReplica
-from hpcrl.workers.rollout.hf_model import copy_weights
+from hpcrl.workers.rollout.hf_model import copy_weights, end_token_ids, load_model
 
 VOCAB = 128
 SHAPE = {
@@ -43,6 +49,10 @@ FAMILIES = {
     "qwen2-sliding": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **SLIDING)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=6)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SHAPE, head_dim=16, sliding_window=6, attn_implementation="eager")
+    ),
 }
 
 
@@ -283,3 +293,17 @@ def test_prompts_that_cannot_be_continued_are_refused() -> None:
     for prompt in ([], [9] * 300):
         with pytest.raises(ValueError, match="tokens"):
             run(replica, [prompt], [SamplingParams()])
+
+
+def test_a_model_folder_is_loaded(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "model")
+    config, data = RolloutConfig(dtype="bf16"), DataConfig(max_prompt_length=50, max_response_length=50)
+    replica = HFReplica(config, data, str(tmp_path / "model"))
+    assert replica.model.dtype == torch.bfloat16
+    replica.update_weights(1, model.named_parameters())
+    output = run(replica, [[9, 10]], [SamplingParams(max_tokens=5, ignore_eos=True)])[0]
+    assert len(output.token_ids) == 5 and output.weight_version == 1
+    assert end_token_ids(replica.model, None) == set(range(1, 9))
+    with pytest.raises(UserError, match="could not load a model"):
+        load_model(str(tmp_path), "fp32", "cpu")
