@@ -25,8 +25,10 @@ def newest_log(run: Run, stage: str | None) -> AttemptFolder:
     attempts = [attempt for s in stages for attempt in run.folder.stage(s.name).attempts()]
     written = [attempt for attempt in attempts if attempt.log.exists()]
     if not written:
-        where = f"stage {stage}" if stage else "no stage"
-        raise UserError(f"{run.name}: {where} has written anything yet; `make status RUN={run.path.name}` says why")
+        where = f"stage {stage} has not" if stage else "no stage has"
+        background = run.path / "driver.log"
+        hint = f"; of the background there is {background}" if background.exists() else ""
+        raise UserError(f"{run.name}: {where} written anything yet; see `make status RUN={run.path.name}`{hint}")
     return max(written, key=lambda attempt: attempt.log.stat().st_mtime)
 
 
