@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from hpcrl.protocol import DataProto
 
 
@@ -24,6 +22,7 @@ def sample_rows(batch: DataProto, scores: list[float], extra: dict[str, list[Any
         "tool_calls": [json.dumps(calls, ensure_ascii=False, default=str) for calls in objects["tool_calls"]],
         "num_turns": [int(turns) for turns in objects["__num_turns__"]],
         "stop_reason": list(objects["stop_reason"]),
+        "weight_version": [int(version) for version in objects["weight_version"]],
         "score": scores,
         "prompt_ids": _ragged(batch.batch["prompts"], attention[:, :prompt_length]),
         "response_ids": _ragged(batch.batch["responses"], attention[:, prompt_length:]),
@@ -37,13 +36,6 @@ def sample_rows(batch: DataProto, scores: list[float], extra: dict[str, list[Any
             _text(value) if not isinstance(value, int | float) else float(value) for value in values
         ]
     return rows
-
-
-def final_text(batch: DataProto, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The decoded responses, special tokens included."""
-    prompt_length = batch.batch["prompts"].shape[1]
-    ids = _ragged(batch.batch["responses"], batch.batch["attention_mask"][:, prompt_length:])
-    return [tokenizer.decode(row) for row in ids]
 
 
 def _ragged(values: Any, mask: Any) -> list[list[Any]]:

@@ -221,8 +221,7 @@ class RayPPOTrainer:
 
     def _record(self, batch: DataProto, extra: dict[str, list[Any]], step: int) -> None:
         scores = batch.batch["token_level_scores"].sum(dim=1).tolist()
-        rows = sample_rows(batch, scores, extra) | {"weight_version": [step - 1] * len(batch)}
-        write_rollouts(self.job.folder.rollouts / f"step_{step:06d}.parquet", rows)
+        write_rollouts(self.job.folder.rollouts / f"step_{step:06d}.parquet", sample_rows(batch, scores, extra))
 
     def _save(self) -> None:
         if self.step == 0 or self.saved_step == self.step:

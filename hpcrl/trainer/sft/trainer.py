@@ -46,6 +46,7 @@ class SFTTrainer:
             sft.max_length,
             tool_schemas(self.config),
             template_kwargs=self.config.data.apply_chat_template_kwargs,
+            truncation=self.config.data.truncation,
         )
         self.tokens = lru_cache(maxsize=TOKENIZED_ROWS_KEPT)(dataset.__getitem__)
         self.loader = ResumableLoader(_Numbers(len(dataset)), sft.train_batch_size, shuffle=True, seed=self.config.seed)
