@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from hpcrl.data.dataset import PromptDataset
-from hpcrl.stage import StageJob
 from hpcrl.data.tool_schemas import tool_schemas
+from hpcrl.stage import StageJob
 from hpcrl.tools import check_tools
 from hpcrl.trainer.ppo.reward import check_reward
 from hpcrl.utils.run import load_run_tokenizer, prompt_files

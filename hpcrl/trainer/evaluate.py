@@ -11,9 +11,9 @@ from hpcrl.config import Config, InfrastructureError, UserError
 from hpcrl.data import split_files
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.loader import sequential_batches
+from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.protocol import DataProto
 from hpcrl.stage import StageJob
-from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.trainer.generation import generate, repeat_prompts
 from hpcrl.trainer.metrics import pass_at_k
 from hpcrl.trainer.ppo.ray_worker_group import RayWorkerGroup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def split_by_prompt(uids: Sequence[str], ranks: int) -> list[list[int]]:
     """Consecutive rows for each rank, as even as prompts allow; rows of one uid stay together."""
     starts = [i for i in range(len(uids)) if i == 0 or uids[i] != uids[i - 1]] + [len(uids)]
     bounds = [starts[round(rank * (len(starts) - 1) / ranks)] for rank in range(ranks + 1)]
-    return [list(range(a, b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [list(range(a, b)) for a, b in pairwise(bounds)]
 
 
 def map_balanced(group: RayWorkerGroup, method: str, data: DataProto) -> DataProto:

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from hpcrl.config import Config, StopRequested, UserError, batch_arithmetic, from_dict
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.loader import ResumableLoader, sequential_batches
+from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.protocol import DataProto
 from hpcrl.stage import StageJob, standalone_job
-from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.trainer.checkpoint import Checkpoint, CheckpointStore
 from hpcrl.trainer.generation import generate, map_balanced, repeat_prompts
 from hpcrl.trainer.metrics import batch_metrics, throughput_metrics, timed, validation_metrics

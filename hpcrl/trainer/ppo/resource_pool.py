@@ -87,7 +87,8 @@ class ResourcePoolManager:
         if not placement.wait(self.timeout):
             remove_placement_group(placement)
             raise InfrastructureError(
-                f"pool {name!r}: {ranks} × {bundle} not free within {self.timeout:.0f} s; free: {ray.available_resources()}"
+                f"pool {name!r}: {ranks} × {bundle} not free within {self.timeout:.0f} s; "
+                f"free: {ray.available_resources()}"
             )
         return ResourcePool(name, placement, ranks, device)
 

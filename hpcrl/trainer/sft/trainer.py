@@ -12,9 +12,9 @@ from hpcrl.config import StopRequested
 from hpcrl.data import split_files
 from hpcrl.data.loader import ResumableLoader
 from hpcrl.data.sft import SFTDataset, Tokens
+from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.protocol import DataProto
 from hpcrl.stage import StageJob
-from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.trainer.checkpoint import CheckpointStore
 from hpcrl.trainer.metrics import timed
 from hpcrl.trainer.ppo.ray_worker_group import RayWorkerGroup
