@@ -278,6 +278,42 @@ def test_a_tool_that_fails_or_hangs_is_an_answer() -> None:
     assert recorder.events[-1][0] == "release"
 
 
+class SlowStart(Recorder):
+    """Its first creations take long, fail or are cancelled."""
+
+    begins: tuple[str, ...] = ()
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
+        nth = len(self.events)
+        created = await super().create(instance_id, **kwargs)
+        match self.begins[nth : nth + 1]:
+            case ("slow",):
+                await asyncio.sleep(0.3)
+            case ("fail",):
+                raise OSError("no port")
+            case ("cancel",):
+                raise asyncio.CancelledError
+        return created
+
+
+@pytest.mark.parametrize(
+    ("begins", "errors", "creations"),
+    [
+        (("slow",), ["timeout", None], 1),
+        (("fail",), ["execution", None], 2),
+        (("cancel",), ["execution", None], 2),
+    ],
+)
+def test_a_tool_whose_creation_goes_wrong_can_be_called_again(
+    begins: tuple[str, ...], errors: list[str | None], creations: int
+) -> None:
+    recorder = SlowStart(make_recorder().tool_schema, timeout=0.2)
+    recorder.begins = begins
+    data, _ = roll(turns_of(call("1", "recorder"), call("2", "recorder"), "done"), recorder=recorder)
+    assert [record["error"] for record in data.non_tensor_batch["tool_calls"][0]] == errors
+    assert [e[0] for e in recorder.events] == ["create"] * creations + ["execute", "calc_reward", "release"]
+
+
 def test_tools_are_released_when_the_rollout_fails() -> None:
     recorder = make_recorder()
 

@@ -107,6 +107,11 @@ class ToolSession:
                 kwargs = self._kwargs(tool.name, "execute_kwargs")
                 response, reward, metrics = await tool.execute(instance_id, arguments, **kwargs)
             return response.text, float(reward or 0.0), dict(metrics or {}), None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # the trajectory itself is being stopped
+                raise
+            return f"Error executing tool {tool.name}: it was cancelled", None, {}, "execution"
         except TimeoutError:
             return f"Error executing tool {tool.name}: no answer within {tool.timeout:g} seconds", None, {}, "timeout"
         except Exception as error:
@@ -114,15 +119,19 @@ class ToolSession:
             return f"Error executing tool {tool.name}: {type(error).__name__}: {error}", None, {}, "execution"
 
     async def _instance(self, tool: BaseTool) -> str:
-        """The trajectory's instance of the tool, made at its first call."""
-        if tool.name not in self._instances:
+        """The trajectory's instance of the tool, made at its first call, and again where that failed.
+
+        A creation that outlasts a call's time goes on, and the next call waits for it.
+        """
+        creation = self._instances.get(tool.name)
+        if creation is None or (creation.done() and (creation.cancelled() or creation.exception() is not None)):
 
             async def create() -> str:
                 created, _ = await tool.create(self.instance_id, **self._kwargs(tool.name, "create_kwargs"))
                 return created
 
-            self._instances[tool.name] = asyncio.create_task(create())
-        return await self._instances[tool.name]
+            creation = self._instances[tool.name] = asyncio.create_task(create())
+        return await asyncio.shield(creation)
 
     def _kwargs(self, name: str, kind: str) -> dict[str, Any]:
         return dict((self.kwargs.get(name) or {}).get(kind) or {})
