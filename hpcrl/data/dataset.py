@@ -26,8 +26,9 @@ class PromptDataset:
     """Rows as rollouts and rewards take them.
 
     A row is a dict of raw_prompt (chat messages), uid (str, deterministic and unique in the data set), data_source,
-    ability, reward_model {style, ground_truth}, extra_info and agent_name. Free-form values that parquet holds as
-    JSON text are Python objects again.
+    ability, reward_model {style, ground_truth}, extra_info and agent_name. data_source is what the column
+    `data.reward_fn_key` holds, which stands under its own name, too. Free-form values that parquet holds as JSON text
+    are Python objects again.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class PromptDataset:
 
     def _decoded(self, row: dict[str, Any], uid: str) -> dict[str, Any]:
         extra_info = decoded_extra_info(row.get("extra_info"))
+        key = self.config.reward_fn_key
         return {
+            key: row[key],
             "raw_prompt": self._messages(row),
             "uid": uid,
-            "data_source": row[self.config.reward_fn_key],
+            "data_source": row[key],
             "ability": row.get("ability"),
             "reward_model": _decoded_reward_model(row.get("reward_model"), extra_info),
             "extra_info": extra_info,

@@ -10,14 +10,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from chat_fixture import TOOLS, prepare, tokenizer
 
+from hpcrl.config import from_dict
 from hpcrl.config.data import DataConfig
 from hpcrl.config.seam import UserError
 from hpcrl.data import tables
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.lengths import PromptMeter, truncate_tokens
 from hpcrl.data.loader import ResumableLoader
+from hpcrl.protocol import DataProto
+from hpcrl.trainer.ppo.reward import load_reward_manager
 
 
 def row(index: int, content: str = "1+1?", **extra: Any) -> dict[str, Any]:
@@ -52,6 +56,19 @@ def test_rows_of_either_library(tmp_path: Path, writer: str) -> None:
         "extra_info": rows[3]["extra_info"],
         "agent_name": None,
     }
+
+
+def test_the_column_of_the_reward_stands_under_its_own_name_too(tmp_path: Path) -> None:
+    rows = [{**row(0, "1+1?"), "scored_by": "exact_match"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    config = {"data": {"reward_fn_key": "scored_by"}}
+    found = PromptDataset([tmp_path / "x.parquet"], from_dict(config).data, None)[0]
+    assert (found["scored_by"], found["data_source"]) == ("exact_match", "exact_match")
+    columns = {name: [found[name]] for name in ("scored_by", "data_source", "reward_model", "extra_info")}
+    tokens = tokenizer()("2")["input_ids"]
+    tensors = {"prompts": [tokens], "responses": [tokens], "attention_mask": [[1] * (2 * len(tokens))]}
+    batch = DataProto.from_dict({k: torch.tensor(v) for k, v in tensors.items()}, columns)
+    assert load_reward_manager(from_dict(config), tokenizer())(batch).sum() == 1.0
 
 
 def test_what_prepare_wrote_comes_back_as_objects(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ class AbstractRewardManager(ABC):
         compute_score: ScoreFunction | None = None,
         reward_fn_key: str = "data_source",
         compute_score_timeout: float | None = None,
+        poll: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         tokenizer: turns tokens into the text that is scored, special tokens left out.
@@ -55,12 +58,14 @@ class AbstractRewardManager(ABC):
             the rule of the row's data_source.
         reward_fn_key: column that holds the data_source.
         compute_score_timeout: seconds that one call may take; beyond, the score is 0. None: no limit.
+        poll: called before each row is scored; what it raises (a stop that was asked for) ends the batch.
         """
         self.tokenizer = tokenizer
         self.num_examine = num_examine
         self.compute_score = compute_score or default_compute_score
         self.reward_fn_key = reward_fn_key
         self.compute_score_timeout = compute_score_timeout
+        self.poll = poll
 
     def __call__(self, data: DataProto, return_dict: bool = False) -> torch.Tensor | dict[str, Any]:
         """Score a batch.
@@ -73,8 +78,8 @@ class AbstractRewardManager(ABC):
 
         Returns:
             (bs, R) float32; or {"reward_tensor": that, "reward_extra_info": name to a list of bs values}, `score`
-            always among the names. A row whose score function failed or took too long has score 0 and
-            `score_error` says why (it is among the names only where that happened).
+            always among the names. A row whose score function failed, took too long or gave no finite number has
+            score 0 and `score_error` says why (it is among the names only where that happened).
 
         Raises:
             UserError: the function failed on every row of the batch, or gave something that is no score.
@@ -86,6 +91,8 @@ class AbstractRewardManager(ABC):
         records: list[dict[str, Any]] = []
         seen: Counter[str] = Counter()
         for i in range(len(data)):
+            if self.poll is not None:
+                self.poll()
             response = self.read(data[i])
             record = self._scored(response)
             reward = self.shaped(record, response)
@@ -158,6 +165,9 @@ class AbstractRewardManager(ABC):
                 f"the score function gave {result!r} for data_source {response.data_source!r}: "
                 "a number or a dict with a number under `score` is needed"
             ) from None
+        if not math.isfinite(record["score"]):
+            logger.warning("the score is %s, and counts as 0: %.200r", record["score"], response.text)
+            record |= {"score": 0.0, "score_error": f"the score was {record['score']}"}
         return record
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,14 @@ class DAPORewardManager(AbstractRewardManager):
         reward_fn_key: str = "data_source",
         max_resp_len: int | None = None,
         overlong_buffer_cfg: Mapping[str, Any] | OverlongBuffer | None = None,
+        compute_score_timeout: float | None = None,
+        poll: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         max_resp_len: longest response, in tokens.
         overlong_buffer_cfg: {enable, len, penalty_factor, log}.
         """
-        super().__init__(tokenizer, num_examine, compute_score, reward_fn_key)
+        super().__init__(tokenizer, num_examine, compute_score, reward_fn_key, compute_score_timeout, poll)
         if isinstance(overlong_buffer_cfg, Mapping):
             overlong_buffer_cfg = _buffer(overlong_buffer_cfg)
         if overlong_buffer_cfg is not None:

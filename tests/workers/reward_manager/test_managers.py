@@ -12,7 +12,7 @@ import torch
 
 from hpcrl.config import from_dict
 from hpcrl.config.model import TinyModelConfig
-from hpcrl.config.seam import UserError
+from hpcrl.config.seam import StopRequested, UserError
 from hpcrl.models.tiny import build_tokenizer
 from hpcrl.protocol import DataProto
 from hpcrl.trainer.ppo.reward import check_reward, load_reward_manager
@@ -113,6 +113,45 @@ def test_a_failing_score_function_costs_one_row_not_the_run() -> None:
 def test_what_is_no_score_is_refused(wrong: Any) -> None:
     with pytest.raises(UserError, match="number"):
         NaiveRewardManager(TOKENIZER, 0, lambda **_: wrong)(make_batch(["a"]))
+
+
+@pytest.mark.parametrize("manager_class", [NaiveRewardManager, DAPORewardManager])
+def test_a_score_that_is_no_finite_number_counts_as_an_error(manager_class: Any) -> None:
+    def score(solution_str: str, **_: Any) -> float:
+        return {"a": float("nan"), "b": float("-inf")}.get(solution_str, 1.0)
+
+    result = manager_class(TOKENIZER, 0, score)(make_batch(["a", "b", "c"]), return_dict=True)
+    assert result["reward_tensor"].sum(dim=1).tolist() == [0.0, 0.0, 1.0]
+    assert result["reward_extra_info"]["score"] == [0.0, 0.0, 1.0]
+    assert result["reward_extra_info"]["score_error"] == ["the score was nan", "the score was -inf", None]
+    with pytest.raises(UserError, match="failed on all 1 responses of a batch, first with the score was nan"):
+        manager_class(TOKENIZER, 0, score)(make_batch(["a"]))
+
+
+def test_dapo_has_a_time_limit_too() -> None:
+    def score(**_: Any) -> float:
+        for _pause in range(1000):
+            time.sleep(0.02)
+        return 1.0
+
+    manager = DAPORewardManager(TOKENIZER, 0, score, compute_score_timeout=0.1)
+    assert manager(make_batch(["a"]), return_dict=True)["reward_extra_info"]["score_error"] == ["timeout"]
+
+
+@pytest.mark.parametrize("name", ["naive", "dapo"])
+def test_a_stop_ends_the_scoring_between_rows(name: str) -> None:
+    scored: list[str] = []
+
+    def poll() -> None:
+        if scored:
+            raise StopRequested("stop file")
+
+    config = from_dict({"reward_model": {"reward_manager": name}})
+    manager = load_reward_manager(config, TOKENIZER, poll=poll)
+    manager.compute_score = lambda solution_str, **_: float(bool(scored.append(solution_str)))
+    with pytest.raises(StopRequested):
+        manager(make_batch(["a", "b", "c"]))
+    assert scored == ["a"]
 
 
 def test_a_hanging_score_function_is_ended_in_any_thread() -> None:
