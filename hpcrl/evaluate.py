@@ -7,9 +7,11 @@ from hpcrl.stage import StageJob, stage_main
 
 def run(job: StageJob) -> None:
     """Bring up Ray, then evaluate the trained model and the one before RL."""
+    from hpcrl.trainer.checks import check_sampling
     from hpcrl.trainer.evaluate import evaluate
     from hpcrl.trainer.ray_cluster import ray_cluster
 
+    check_sampling(job)
     with ray_cluster(job):
         evaluate(job)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -12,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrl.config import Config
-from hpcrl.config.seam import AttemptFolder, ExitCode, HpcrlError, NoSpaceError, RunFolder, UserError
+from hpcrl.config.seam import AttemptFolder, ExitCode, HpcrlError, RunFolder, UserError
+from hpcrl.utils.disk import disk_is_full
 from hpcrl.utils.files import write_json
 from hpcrl.utils.run import load_config
 from hpcrl.utils.stop import StopFlag
@@ -64,45 +64,53 @@ def stage_main(name: str, run: Callable[[StageJob], None]) -> None:
         logger.error("%s", error)
         sys.exit(int(error.exit_code))
     code, reason = _run(job, run)
-    write_json(
-        job.attempt.exit_record,
-        {
-            "code": int(code),
-            "kind": code.kind,
-            "reason": reason,
-            "first_step": job.first_step,
-            "last_saved_step": job.last_saved_step,
-        },
-    )
+    try:
+        write_json(job.attempt.exit_record, _exit_record(job, code, reason))
+    except OSError as error:  # a full disk: the exit code still says how it ended
+        logger.error("%s could not be written: %s", job.attempt.exit_record, error)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(code))  # threads and handlers of libraries must not change how the stage ends
 
 
+def _exit_record(job: StageJob, code: ExitCode, reason: str) -> dict[str, object]:
+    return {
+        "code": int(code),
+        "kind": code.kind,
+        "reason": reason,
+        "first_step": job.first_step,
+        "last_saved_step": job.last_saved_step,
+    }
+
+
 def _run(job: StageJob, run: Callable[[StageJob], None]) -> tuple[ExitCode, str]:
-    job.heartbeat("start")
     try:
+        job.heartbeat("start")
         job.stop.check()
         run(job)
-    except HpcrlError as error:
-        logger.error("%s", error)
-        return error.exit_code, str(error)
     except KeyboardInterrupt:
         return ExitCode.STOPPED, "interrupted"
+    except HpcrlError as error:
+        logger.error("%s", error)
+        return _after_a_stop(job, error.exit_code, str(error))
     except SystemExit as error:
         logger.exception("stage %s called exit", job.name)
         return ExitCode.BUG, f"something in the stage called exit({error.code})"
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            logger.error("no space: %s", error)
-            return NoSpaceError.exit_code, f"no space left: {error}; free some and `resume`"
-        logger.exception("stage %s failed", job.name)
-        return ExitCode.BUG, f"{type(error).__name__}: {error}"
     except Exception as error:
         logger.exception("stage %s failed", job.name)
+        if disk_is_full(error):
+            return ExitCode.NO_SPACE, f"no space left: {error}; free some and `resume`"
         return ExitCode.BUG, f"{type(error).__name__}: {error}"
     return ExitCode.DONE, "done"
+
+
+def _after_a_stop(job: StageJob, code: ExitCode, reason: str) -> tuple[ExitCode, str]:
+    """What breaks after a stop was asked for broke because of it: Ray's processes are ended with the job's."""
+    stop = job.stop.reason()
+    if code is ExitCode.INFRASTRUCTURE and stop is not None:
+        return ExitCode.STOPPED, f"stopped by request: {stop} ({reason})"
+    return code, reason
 
 
 def _open(name: str, arguments: list[str]) -> StageJob:
@@ -129,9 +137,10 @@ def _assert_code_of_run(folder: RunFolder) -> None:
 
 def standalone_job(config: Config, name: str = "train") -> StageJob:
     """An attempt in a folder of its own below `run_root`, for a trainer that no workflow runs."""
-    folder = RunFolder(Path(config.run_root).resolve() / config.trainer.experiment_name / "standalone")
+    started = time.strftime("standalone-%Y%m%d-%H%M%S")
+    folder = RunFolder(Path(config.run_root).resolve() / config.trainer.experiment_name / f"{started}-{os.getpid()}")
     stage = folder.stage(name)
-    attempt = stage.attempt(len(stage.attempts()) + 1)
+    attempt = stage.attempt(1)
     attempt.path.mkdir(parents=True, exist_ok=True)
     stage.out.mkdir(parents=True, exist_ok=True)
     return StageJob(name=name, folder=folder, attempt=attempt, config=config, stop=StopFlag(attempt))

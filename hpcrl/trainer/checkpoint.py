@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.seam import UserError
+from hpcrl.config.seam import InfrastructureError, UserError
 from hpcrl.utils.files import atomic_folder, write_json, write_text
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class CheckpointStore:
                 aside = path.with_name(f"damaged_{path.name}_{int(time.time())}")
                 path.rename(aside)
                 logger.warning("%s; it was set aside as %s, an older one is used", error, aside.name)
+                write_text(self.folder / POINTER, str((self.steps() or [0])[-1]))
         return None
 
     def open(self, path: Path) -> Checkpoint:
@@ -87,9 +88,11 @@ class CheckpointStore:
         try:
             recorded = json.loads((path / "contents.json").read_text())
             state = json.loads((path / "trainer.json").read_text())
-        except (OSError, json.JSONDecodeError) as error:
+            found = _contents(path)
+        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
             raise UserError(f"checkpoint {path} is not complete: {error}") from error
-        found = _contents(path)
+        except OSError as error:  # the disk does not answer: that says nothing about the checkpoint
+            raise InfrastructureError(f"checkpoint {path} cannot be read: {error}") from error
         wrong = sorted(name for name in recorded if found.get(name) != recorded[name])
         if wrong:
             raise UserError(f"checkpoint {path} is damaged: {', '.join(wrong)} differ from what was written")

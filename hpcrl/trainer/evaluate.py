@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hpcrl.config import Config, InfrastructureError, UserError
-from hpcrl.data import split_files
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.loader import sequential_batches
 from hpcrl.data.tool_schemas import tool_schemas
@@ -23,7 +26,7 @@ from hpcrl.trainer.ray_cluster import resolve_device
 from hpcrl.trainer.records import sample_rows
 from hpcrl.trainer.tracking import write_rollouts
 from hpcrl.utils.files import write_json
-from hpcrl.utils.run import initial_model_path
+from hpcrl.utils.run import initial_model_path, val_files
 from hpcrl.utils.tokenizer import hf_tokenizer
 from hpcrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from hpcrl.workers.rollout import SamplingParams
@@ -31,26 +34,39 @@ from hpcrl.workers.rollout import SamplingParams
 logger = logging.getLogger(__name__)
 
 SAMPLED, GREEDY = "sampled", "greedy"
+TRAINED, BEFORE = "trained", "before"
 
 
 def evaluate(job: StageJob) -> None:
-    """Write out/eval.json and out/samples_<model>_<mode>.parquet."""
-    config = job.config
-    trained = str(job.folder.stage("train").out / "model") if "train" in config.workflow.stages else None
-    before = initial_model_path(job.folder, config)
-    models = {"": trained or before}
-    if config.evaluate.before and trained is not None:
-        models["_before"] = before
-    evaluation = Evaluation(job, models[""])
+    """Write out/eval.json and out/samples_<model>_<mode>.parquet; what an earlier attempt measured is taken over."""
+    config, models = job.config, models_to_evaluate(job)
+    for path in models.values():
+        if Path(path).is_absolute() and not Path(path).exists():
+            raise UserError(f"no model at {path}: the stage that makes it has not finished")
+    evaluation = Evaluation(job, next(iter(models.values())))
     result: dict[str, object] = {"rows": len(evaluation.dataset), "n": config.evaluate.n, "models": models}
-    for suffix, path in models.items():
-        evaluation.load(path)
+    for name, path in models.items():
         for mode in (SAMPLED, GREEDY) if config.evaluate.greedy else (SAMPLED,):
-            measured = evaluation.measure(mode, f"{'before' if suffix else 'trained'}_{mode}")
-            mode_suffix = suffix + ("_greedy" if mode == GREEDY else "")
-            result |= {f"{name}{mode_suffix}": value for name, value in measured.items()}
-            logger.info("accuracy%s %.3f", mode_suffix, measured["accuracy"])
+            suffix = ("_before" if name == BEFORE else "") + ("_greedy" if mode == GREEDY else "")
+            measured = _once(job.out / f"measured_{name}_{mode}.json", partial(evaluation.measure, name, path, mode))
+            result |= {f"{key}{suffix}": value for key, value in measured.items()}
+            logger.info("accuracy%s %.3f", suffix, measured["accuracy"])
     write_json(job.out / "eval.json", result)
+
+
+def models_to_evaluate(job: StageJob) -> dict[str, str]:
+    """Name -> path: the trained model, and the one before RL where that is another."""
+    before = initial_model_path(job.folder, job.config)
+    if "train" not in job.config.workflow.stages:
+        return {TRAINED: before}
+    models = {TRAINED: str(job.folder.stage("train").out / "model")}
+    return models | ({BEFORE: before} if job.config.evaluate.before else {})
+
+
+def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    if not path.exists():
+        write_json(path, measure())
+    return json.loads(path.read_text())
 
 
 class Evaluation:
@@ -58,55 +74,47 @@ class Evaluation:
 
     def __init__(self, job: StageJob, model_path: str) -> None:
         self.job, self.config = job, job.config
-        self.tokenizer = hf_tokenizer(model_path)
+        model = self.config.actor_rollout_ref.model
+        self.tokenizer = hf_tokenizer(model.tokenizer_path or model_path, trust_remote_code=model.trust_remote_code)
         self.reward_fn = load_reward_manager(self.config, self.tokenizer)
         settings, data = self.config.evaluate, self.config.data
-        files = [Path(file) for file in settings.files] or split_files(job.folder, "test")
+        files = [Path(file) for file in settings.files] or val_files(job.folder, self.config)
         self.dataset = PromptDataset(files, data, self.tokenizer, tool_schemas(self.config), settings.max_samples)
         self.group = _start_workers(self.config)
         self.group.execute_all("init_rollout", self.config, self.tokenizer, model_path, str(job.attempt.path))
         self.loaded = model_path
         self.version = 0
 
-    def load(self, model_path: str) -> None:
-        """Sample from another model from now on."""
-        if not Path(model_path).exists() and Path(model_path).is_absolute():
-            raise UserError(f"no model at {model_path}: the stage that makes it has not finished")
-        if model_path != self.loaded:
-            self.version += 1
-            self.group.execute_all("load_rollout_weights", model_path, self.version)
-            self.loaded = model_path
-
-    def measure(self, mode: str, name: str) -> dict[str, object]:
-        """Sample all rows and score them; samples are written to samples_<name>.parquet."""
+    def measure(self, name: str, model_path: str, mode: str) -> dict[str, Any]:
+        """Sample all rows from a model and score them; samples are written to samples_<name>_<mode>.parquet."""
         self.job.stop.check()
-        self.job.heartbeat(f"evaluate {name}")
+        self.job.heartbeat(f"evaluate {name} {mode}")
+        self._load(model_path)
         settings = self.config.evaluate
-        sampling = SamplingParams(temperature=settings.temperature if mode == SAMPLED else 0.0)
         n = settings.n if mode == SAMPLED else 1
         batch = generate(
             self.group,
             repeat_prompts(next(sequential_batches(self.dataset)), n),
             seed=self.config.seed,
             step=-1,
-            sampling=sampling,
+            sampling=SamplingParams(temperature=settings.temperature if mode == SAMPLED else 0.0),
             max_rows=(settings.batch_size or 0) * n,
         )
-        result = self.reward_fn(batch, return_dict=True)
-        scores = result["reward_tensor"].sum(dim=1).tolist()
-        extra = result["reward_extra_info"]
-        correct = (
-            [float(acc) >= 1.0 for acc in extra["acc"]]
-            if "acc" in extra
-            else [score >= settings.success_score for score in scores]
-        )
-        write_rollouts(
-            self.job.out / f"samples_{name}.parquet", sample_rows(batch, scores, extra) | {"correct": correct}
-        )
+        scored = self.reward_fn(batch, return_dict=True)
+        scores, extra = scored["reward_tensor"].sum(dim=1).tolist(), scored["reward_extra_info"]
+        correct = [(value or 0.0) >= settings.success_score for value in extra.get("acc", scores)]
+        rows = sample_rows(batch, scores, extra) | {"correct": correct}
+        write_rollouts(self.job.out / f"samples_{name}_{mode}.parquet", rows)
         return summary(batch, scores, correct, n)
 
+    def _load(self, model_path: str) -> None:
+        if model_path != self.loaded:
+            self.version += 1
+            self.group.execute_all("load_rollout_weights", model_path, self.version)
+            self.loaded = model_path
 
-def summary(batch: DataProto, scores: list[float], correct: list[bool], n: int) -> dict[str, object]:
+
+def summary(batch: DataProto, scores: list[float], correct: list[bool], n: int) -> dict[str, Any]:
     """Accuracy, pass@k, mean reward, turns, tool-call success and lengths of the samples, n a prompt side by side."""
     if len(batch) == 0:
         raise InfrastructureError("no samples came back")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,14 @@ def repeat_prompts(prompts: DataProto, n: int) -> DataProto:
 
 
 def generate(
-    group: RayWorkerGroup, prompts: DataProto, *, seed: int, step: int, sampling: SamplingParams, max_rows: int = 0
+    group: RayWorkerGroup,
+    prompts: DataProto,
+    *,
+    seed: int,
+    step: int,
+    sampling: SamplingParams,
+    max_rows: int = 0,
+    stop_margin: float = 0.0,
 ) -> DataProto:
     """Sample a trajectory a row, in the order of the rows.
 
@@ -32,15 +40,16 @@ def generate(
 
     Args:
         max_rows: most rows in flight at a time; 0: all.
+        stop_margin: seconds before the deadline at which the rollout is given up.
     """
     size = max_rows or len(prompts)
-    parts = [_generate(group, prompts[i : i + size], seed, step, sampling) for i in range(0, len(prompts), size)]
-    return DataProto.concat(parts)
+    options = {"seed": seed, "step": step, "sampling": sampling, "stop_margin": stop_margin}
+    return DataProto.concat([_generate(group, prompts[i : i + size], options) for i in range(0, len(prompts), size)])
 
 
-def _generate(group: RayWorkerGroup, prompts: DataProto, seed: int, step: int, sampling: SamplingParams) -> DataProto:
+def _generate(group: RayWorkerGroup, prompts: DataProto, options: dict[str, Any]) -> DataProto:
     shares = [prompts[rows] for rows in split_by_prompt(list(prompts.non_tensor_batch["uid"]), group.world_size)]
-    outputs = group.execute_each("generate_sequences", shares, seed=seed, step=step, sampling=sampling)
+    outputs = group.execute_each("generate_sequences", shares, **options)
     return DataProto.concat([output for output in outputs if output is not None])
 
 
@@ -51,9 +60,15 @@ def split_by_prompt(uids: Sequence[str], ranks: int) -> list[list[int]]:
     return [list(range(a, b)) for a, b in pairwise(bounds)]
 
 
-def map_balanced(group: RayWorkerGroup, method: str, data: DataProto) -> DataProto:
-    """Call a method with every rank's share of the rows, balanced by tokens; its answers in the order of the rows."""
-    shares = balance(data.batch["attention_mask"].sum(dim=1).tolist(), group.world_size)
+def rank_shares(data: DataProto, ranks: int, balanced: bool) -> list[list[int]]:
+    """Rows of each rank: as even in tokens as can be, or consecutive."""
+    if balanced:
+        return balance(data.batch["attention_mask"].sum(dim=1).tolist(), ranks)
+    return [rows.tolist() for rows in np.array_split(np.arange(len(data)), ranks)]
+
+
+def map_shares(group: RayWorkerGroup, method: str, data: DataProto, balanced: bool) -> DataProto:
+    """Call a method with every rank's share of the rows; its answers in the order of the rows."""
+    shares = rank_shares(data, group.world_size, balanced)
     outputs = DataProto.concat(group.execute_each(method, [data[share] for share in shares]))
-    order = np.concatenate([np.array(share, dtype=np.int64) for share in shares])
-    return outputs[np.argsort(order)]
+    return outputs[np.argsort(np.concatenate([np.array(share, dtype=np.int64) for share in shares]))]

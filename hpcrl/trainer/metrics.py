@@ -92,7 +92,7 @@ def validation_metrics(
     for source, uid, value in zip(
         batch.non_tensor_batch["data_source"], batch.non_tensor_batch["uid"], values, strict=True
     ):
-        groups[source][uid].append(float(value))
+        groups[source][uid].append(float(value or 0.0))  # a row without a value failed
     variable = "acc" if accuracies is not None else "reward"
     metrics: dict[str, float] = {}
     for source, prompts in groups.items():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
-from hpcrl.config import Config, UserError
+from hpcrl.config import Config, InfrastructureError, UserError
 from hpcrl.stage import StageJob
 
 logger = logging.getLogger(__name__)
@@ -21,46 +22,39 @@ logger = logging.getLogger(__name__)
 OBJECT_STORE_BYTES = 256 * 2**20
 """Object store of a private Ray on a CPU machine: batches are small there, and memory is the model's."""
 
+LONGEST_TEMP_DIR = 20
+"""Longest temporary folder, in bytes, below which Ray's socket paths fit."""
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_worker_niceness": "0",  # ranks are the job's real work, not a background of it
+}
+"""Environment of a private Ray, where the user has not said otherwise."""
+
 
 @contextmanager
 def ray_cluster(job: StageJob) -> Iterator[None]:
     """Connect to the Ray at RAY_ADDRESS if the job brought one up, else start a private one; leave nothing behind."""
     address = os.environ.get("RAY_ADDRESS")
-    if address:
-        ray.init(address=address, logging_level=logging.WARNING)
-        try:
+    if not address:
+        with _private_ray(job):
             yield
-        finally:
-            ray.shutdown()
         return
-    with _private_ray(job):
+    _init(address=address)
+    try:
         yield
+    finally:
+        ray.shutdown()
 
 
 @contextmanager
 def _private_ray(job: StageJob) -> Iterator[None]:
-    # A socket's path holds 107 bytes, and another user may own a folder of a fixed name: short, ours, on local disk.
-    folder = Path(tempfile.gettempdir()) / f"hpcrl-{os.getuid()}-{secrets.token_hex(3)}"
-    device = resolve_device(job.config)
-    options: dict[str, object] = {}
-    if device == "cpu":
-        ranks = job.config.trainer.nnodes * job.config.trainer.n_gpus_per_node
-        options = {
-            "num_cpus": max(ranks, os.cpu_count() or 1),
-            "num_gpus": 0,
-            "object_store_memory": OBJECT_STORE_BYTES,
-        }
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_COLOR_PREFIX", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # ranks are the job's real work, not a background of it
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        logging_level=logging.WARNING,
-        _temp_dir=str(folder),
-        **options,
-    )
+    folder = _own_folder()
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    _init(address="local", include_dashboard=False, _temp_dir=str(folder), **_resources(job.config))
     failed = True
     try:
         yield
@@ -70,6 +64,37 @@ def _private_ray(job: StageJob) -> Iterator[None]:
         if failed:
             _keep_logs(folder, job.attempt.path / "ray")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _init(**options: Any) -> None:
+    try:
+        ray.init(logging_level=logging.WARNING, **options)
+    except (RayError, OSError, ConnectionError, RuntimeError, TimeoutError) as error:
+        raise InfrastructureError(f"Ray did not start: {error}") from error
+
+
+def _own_folder() -> Path:
+    """A folder for Ray's sockets and logs; those of our processes that were killed are removed.
+
+    A socket's path holds 107 bytes, of which Ray needs about 80, and another user may own a folder of a fixed name:
+    so it is short, ours, and on local disk.
+    """
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > LONGEST_TEMP_DIR:
+        base = Path("/tmp")
+    mine = f"hpcrl-{os.getuid()}-"
+    for old in base.glob(f"{mine}*"):
+        pid = old.name.removeprefix(mine)
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return base / f"{mine}{os.getpid()}"
+
+
+def _resources(config: Config) -> dict[str, Any]:
+    if resolve_device(config) == "cuda":
+        return {}
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    return {"num_cpus": max(ranks, os.cpu_count() or 1), "num_gpus": 0, "object_store_memory": OBJECT_STORE_BYTES}
 
 
 def _keep_logs(folder: Path, to: Path) -> None:

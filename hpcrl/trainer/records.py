@@ -31,11 +31,13 @@ def sample_rows(batch: DataProto, scores: list[float], extra: dict[str, list[Any
     for name in ("rollout_log_probs", "old_log_probs", "advantages"):
         if name in batch.batch:
             rows[name] = _ragged(batch.batch[name], attention[:, prompt_length:])
-    for name, values in extra.items():
-        rows[f"reward_{name}"] = [
-            _text(value) if not isinstance(value, int | float) else float(value) for value in values
-        ]
-    return rows
+    return rows | {f"reward_{name}": _column(values) for name, values in extra.items()}
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Numbers as floats, or else everything as text; rows without a value stay empty."""
+    numeric = all(isinstance(value, int | float) for value in values if value is not None)
+    return [None if value is None else float(value) if numeric else _text(value) for value in values]
 
 
 def _ragged(values: Any, mask: Any) -> list[list[Any]]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config import Config, to_dict
+from hpcrl.config import to_dict
 from hpcrl.stage import StageJob
 from hpcrl.utils.files import write_text
 
@@ -23,10 +23,11 @@ class Tracking:
         """Open the records at `path`; lines of steps from `first_step` on, which will be made again, are taken back."""
         self.path, self.total_steps = path, total_steps
         self.attempt = job.attempt.number if job.attempt.path.name.isdigit() else 0
+        self._loggers = job.config.trainer.logger
         self._started = time.monotonic()
         self._first_step = first_step
         _keep_steps_before(self.path, first_step)
-        self._wandb = _start_wandb(job.config, job.folder.path) if "wandb" in job.config.trainer.logger else None
+        self._wandb = _start_wandb(job) if "wandb" in self._loggers else None
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Record one step: a line of metrics.jsonl, flushed to disk, and a line on the console."""
@@ -37,7 +38,8 @@ class Tracking:
             os.fsync(file.fileno())
         if self._wandb is not None:
             self._wandb.log(metrics, step=step)
-        logger.info("%s", self._console_line(step, metrics))
+        if "console" in self._loggers:
+            logger.info("%s", self._console_line(step, metrics))
 
     def close(self) -> None:
         """Finish the trackers."""
@@ -46,6 +48,7 @@ class Tracking:
 
     def _console_line(self, step: int, metrics: dict[str, float]) -> str:
         shown = {
+            "loss": metrics.get("train/loss"),
             "reward": metrics.get("critic/rewards/mean"),
             "length": metrics.get("response_length/mean"),
             "kl": metrics.get("actor/ppo_kl"),
@@ -93,17 +96,19 @@ def _keep_steps_before(path: Path, first_step: int) -> None:
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-def _start_wandb(config: Config, run_dir: Path) -> Any:
+def _start_wandb(job: StageJob) -> Any:
     import wandb
 
-    # One tracked run over all attempts: the id is the run folder's.
+    trainer, run_dir = job.config.trainer, job.folder.path
+    # One tracked run a stage, over all its attempts: the id is the run folder's.
     return wandb.init(
-        project=config.trainer.project_name,
-        group=config.trainer.experiment_name,
-        name=run_dir.name,
-        id=f"{config.trainer.experiment_name}-{run_dir.name}".replace("/", "-")[-128:],
+        project=trainer.project_name,
+        group=trainer.experiment_name,
+        job_type=job.name,
+        name=f"{run_dir.name} {job.name}",
+        id=f"{trainer.experiment_name}-{run_dir.name}-{job.name}".replace("/", "-")[-128:],
         resume="allow",
         mode=os.environ.get("WANDB_MODE", "offline"),
         dir=str(run_dir),
-        config=to_dict(config),
+        config=to_dict(job.config),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,21 +63,18 @@ def _given_model_path(config: Config) -> str:
     return path
 
 
-@dataclass(frozen=True)
-class PromptFiles:
-    """Parquet files of prompts."""
-
-    train: list[Path]
-    val: list[Path]
-
-
-def prompt_files(folder: RunFolder, config: Config) -> PromptFiles:
-    """What to train and to validate on: the files that the config names, else the prepare stage's."""
+def train_files(folder: RunFolder, config: Config) -> list[Path]:
+    """What to train on: the files that the config names, else the prepare stage's `train` split."""
     from hpcrl.data import split_files
 
-    data, prepared = config.data, "prepare" in config.workflow.stages
-    train = [Path(file) for file in data.train_files] or split_files(folder, "train")
-    val = [Path(file) for file in data.val_files]
-    if not val and prepared and "test" in config.prepare.splits:
-        val = split_files(folder, "test")
-    return PromptFiles(train, val)
+    return [Path(file) for file in config.data.train_files] or split_files(folder, "train")
+
+
+def val_files(folder: RunFolder, config: Config) -> list[Path]:
+    """What to validate on: the files that the config names, else the prepare stage's `test` split, else nothing."""
+    from hpcrl.data import split_files
+
+    files = [Path(file) for file in config.data.val_files]
+    if not files and "prepare" in config.workflow.stages and "test" in config.prepare.splits:
+        return split_files(folder, "test")
+    return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from hpcrl.config.seam import AttemptFolder
 from hpcrl.protocol import DataProto
 from hpcrl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty, with_batch_info
 from hpcrl.trainer.ppo.core_algos.aggregate import batch_info
+from hpcrl.utils.disk import naming_full_disks
 from hpcrl.utils.stop import StopFlag
 from hpcrl.workers.base import Worker
 from hpcrl.workers.engine.engine import TrainEngine
@@ -71,13 +71,23 @@ class ActorRolloutRefWorker(Worker):
         self.replica.update_weights(version, causal_lm.named_parameters())
 
     def generate_sequences(
-        self, prompts: DataProto, *, seed: int, step: int, sampling: SamplingParams
+        self, prompts: DataProto, *, seed: int, step: int, sampling: SamplingParams, stop_margin: float = 0.0
     ) -> DataProto | None:
-        """Sample a trajectory for each row of this rank's prompts; None where it has none."""
+        """Sample a trajectory for each row of this rank's prompts; None where it has none.
+
+        Raises:
+            StopRequested: the attempt is asked to end, or its deadline is `stop_margin` seconds away.
+        """
         if len(prompts) == 0:
             return None
-        check = self.stop.check if self.stop is not None else None
-        return self.agent_loops.generate_sequences(prompts, seed=seed, step=step, sampling=sampling, stop_check=check)
+        check = None
+        if self.stop is not None:
+            self.stop.margin = stop_margin
+            check = self.stop.check
+        batch = self.agent_loops.generate_sequences(prompts, seed=seed, step=step, sampling=sampling, stop_check=check)
+        if not self.config.actor_rollout_ref.rollout.calculate_log_probs:
+            del batch.batch["rollout_log_probs"]
+        return batch
 
     def compute_log_prob(self, data: DataProto) -> DataProto:
         """old_log_probs and entropys, both (bs, R) float32, of the policy as it is."""
@@ -122,16 +132,15 @@ class ActorRolloutRefWorker(Worker):
         )
         return {name if "/" in name else f"actor/{name}": value for name, value in metrics.items()}
 
-    def update_rollout_weights(self, version: int) -> float:
-        """Hand the policy's weights to the rollout replica; seconds that it took."""
-        start = time.perf_counter()
+    def update_rollout_weights(self, version: int) -> None:
+        """Hand the policy's weights to the rollout replica."""
         self.replica.update_weights(version, self.actor.full_tensors())
-        return time.perf_counter() - start
 
     def save_checkpoint(self, folder: str) -> None:
         """Write this rank's part of the policy, its optimiser and schedule."""
-        self.actor.save(Path(folder))
-        torch.save(torch.get_rng_state(), Path(folder) / f"rng_{self.rank}.pt")
+        with naming_full_disks():
+            self.actor.save(Path(folder))
+            torch.save(torch.get_rng_state(), Path(folder) / f"rng_{self.rank}.pt")
 
     def load_checkpoint(self, folder: str) -> None:
         """Read a checkpoint that any number of ranks wrote."""
@@ -142,14 +151,15 @@ class ActorRolloutRefWorker(Worker):
 
     def export(self, folder: str) -> None:
         """Write the policy and tokenizer as a Hugging Face folder."""
-        self.actor.export(Path(folder), self.tokenizer)
+        with naming_full_disks():
+            self.actor.export(Path(folder), self.tokenizer)
 
     @property
     def _model(self):
         return self.config.actor_rollout_ref.model
 
     def _load(self, path: str, dtype: str):
-        return load_causal_lm(path, dtype=dtype, device=self.device, trust_remote_code=self._model.trust_remote_code)
+        return load_causal_lm(path, dtype=dtype, trust_remote_code=self._model.trust_remote_code)
 
     def _log_prob_size(self, size: int | None) -> int | None:
         actor = self.config.actor_rollout_ref.actor

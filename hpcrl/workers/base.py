@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-import socket
 import sys
 
 import ray
@@ -55,7 +54,3 @@ class Worker:
             world_size=self.world_size,
             timeout=COLLECTIVE_TIMEOUT,
         )
-
-    def where(self) -> dict[str, object]:
-        """Host and process id, for messages."""
-        return {"rank": self.rank, "host": socket.gethostname(), "pid": os.getpid()}

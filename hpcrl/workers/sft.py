@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from hpcrl.config import Config
 from hpcrl.protocol import DataProto
 from hpcrl.trainer.ppo.core_algos import agg_loss
+from hpcrl.utils.disk import naming_full_disks
 from hpcrl.workers.base import Worker
 from hpcrl.workers.engine.engine import TrainEngine
 from hpcrl.workers.engine.fsdp import load_causal_lm
@@ -33,7 +34,6 @@ class SFTWorker(Worker):
             causal_lm = load_causal_lm(
                 model_path,
                 dtype=self.config.fsdp_config.model_dtype,
-                device=self.device,
                 trust_remote_code=model.trust_remote_code,
             )
         self.engine = TrainEngine(
@@ -66,11 +66,15 @@ class SFTWorker(Worker):
         )
 
     def save_checkpoint(self, folder: str) -> None:
-        self.engine.save(Path(folder))
+        """Write this rank's part of the model, its optimiser and schedule."""
+        with naming_full_disks():
+            self.engine.save(Path(folder))
 
     def load_checkpoint(self, folder: str) -> None:
+        """Read a checkpoint that any number of ranks wrote."""
         self.engine.load(Path(folder))
 
     def export(self, folder: str) -> None:
         """Write the model and tokenizer as a Hugging Face folder."""
-        self.engine.export(Path(folder), self.tokenizer)
+        with naming_full_disks():
+            self.engine.export(Path(folder), self.tokenizer)

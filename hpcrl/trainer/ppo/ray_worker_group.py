@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError, RayTaskError, WorkerCrashedError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hpcrl.config.seam import HpcrlError, InfrastructureError
 from hpcrl.trainer.ppo.resource_pool import ResourcePool
 from hpcrl.workers.base import Worker
 
-LOST = (ActorDiedError, ActorUnavailableError, NodeDiedError, WorkerCrashedError)
+SECONDS_FOR_OTHERS = 5.0
+"""How long, after an error, other ranks are waited for: the one that was lost tells more than those that miss it."""
 
 
 class RayWorkerGroup:
@@ -43,7 +44,7 @@ class RayWorkerGroup:
                 **resource_pool.resources,
                 name=None,
                 max_restarts=0,
-                runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},
+                runtime_env={"env_vars": _environment(resource_pool.device, threads)},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(resource_pool.placement, rank),
             ).remote(rank, num_workers, resource_pool.device, threads)
             for rank in range(num_workers)
@@ -68,11 +69,6 @@ class RayWorkerGroup:
             raise AttributeError(f"{type(self).__name__} of {self.worker_cls.__name__} has no method {method!r}")
         return lambda *args, **kwargs: self.execute_all(method, *args, **kwargs)
 
-    def shutdown(self) -> None:
-        """End the workers."""
-        for worker in self.workers:
-            ray.kill(worker)
-
     def _join(self) -> None:
         hosts = self.execute_all("address")
         host, port = self.execute_rank_zero("host_store")
@@ -83,15 +79,29 @@ class RayWorkerGroup:
         waiting = list(references)
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1)
-            try:
-                ray.get(done)
-            except RayTaskError as error:
-                raise _cause(error) from None
-            except LOST as error:
-                raise InfrastructureError(f"a worker of {self.worker_cls.__name__} was lost: {error}") from error
+            error = _error_of(done[0])
+            if error is not None:
+                raise self._meaning(error, waiting)
         return ray.get(references)
 
+    def _meaning(self, error: RayError, waiting: list[ray.ObjectRef]) -> BaseException:
+        """What the worker raised, when it is for a person or its own fault; a lost worker is infrastructure."""
+        if isinstance(error, RayTaskError) and isinstance(error.cause, HpcrlError):
+            return error.cause
+        others = ray.wait(waiting, num_returns=len(waiting), timeout=SECONDS_FOR_OTHERS)[0] if waiting else []
+        for other in (error, *(_error_of(reference) for reference in others)):
+            if other is not None and not isinstance(other, RayTaskError):
+                return InfrastructureError(f"a worker of {self.worker_cls.__name__} was lost: {other}")
+        return error
 
-def _cause(error: RayTaskError) -> BaseException:
-    """What the worker raised, when it is an error for a person; else Ray's error with the worker's traceback."""
-    return error.cause if isinstance(error.cause, HpcrlError) else error
+
+def _error_of(reference: ray.ObjectRef) -> RayError | None:
+    try:
+        ray.get(reference)
+    except RayError as error:
+        return error
+    return None
+
+
+def _environment(device: str, threads: int) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads)} if device == "cpu" else {}

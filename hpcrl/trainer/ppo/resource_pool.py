@@ -75,12 +75,6 @@ class ResourcePoolManager:
         """Ranks of all pools together."""
         return sum(spec["gpu"] for spec in self.resource_pool_spec.values())
 
-    def release(self) -> None:
-        """Give the resources back."""
-        for pool in self._pools.values():
-            remove_placement_group(pool.placement)
-        self._pools.clear()
-
     def _reserve(self, name: str, ranks: int, device: str) -> ResourcePool:
         bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if device == "cuda" else {"CPU": 1}
         placement = placement_group([bundle] * ranks, strategy="PACK", name=name)

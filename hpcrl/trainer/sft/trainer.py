@@ -19,9 +19,9 @@ from hpcrl.trainer.checkpoint import CheckpointStore
 from hpcrl.trainer.metrics import timed
 from hpcrl.trainer.ppo.ray_worker_group import RayWorkerGroup
 from hpcrl.trainer.ppo.resource_pool import ResourcePoolManager
+from hpcrl.trainer.progress import Progress
 from hpcrl.trainer.ray_cluster import resolve_device
 from hpcrl.trainer.tracking import Tracking
-from hpcrl.utils.files import atomic_folder
 from hpcrl.utils.run import base_model_path, load_run_tokenizer
 from hpcrl.workers.engine.packing import balance
 from hpcrl.workers.sft import SFTWorker
@@ -52,9 +52,6 @@ class SFTTrainer:
         self.loader = ResumableLoader(_Numbers(len(dataset)), sft.train_batch_size, shuffle=True, seed=self.config.seed)
         self.total_steps = sft.total_training_steps or sft.total_epochs * self.loader.steps_per_epoch
         self.folder = job.folder.stage(job.name)
-        self.checkpoints = CheckpointStore(self.folder.path / "checkpoints", keep=1)
-        self.step = 0
-        self.saved_step: int | None = None
 
     def init_workers(self) -> None:
         """Start the workers and load, or make, the model."""
@@ -66,6 +63,8 @@ class SFTTrainer:
         self.group = RayWorkerGroup(pool.size, SFTWorker, pool, threads=trainer.cpu_threads_per_rank)
         path = base_model_path(self.job.folder, self.config)
         self.group.execute_all("init_model", self.config, self.tokenizer, path, self.total_steps)
+        store = CheckpointStore(self.folder.path / "checkpoints", keep=1)
+        self.progress = Progress(self.job, self.group, self.loader, store, self.total_steps)
 
     def fit(self) -> None:
         """Train to the end; leaves the model in the stage's out/model.
@@ -73,23 +72,22 @@ class SFTTrainer:
         Raises:
             StopRequested: an orderly end was asked for; all finished steps are saved.
         """
-        self._resume()
-        tracking = Tracking(self.job, self.folder.metrics, first_step=self.step + 1, total_steps=self.total_steps)
+        progress, every = self.progress, self.config.sft.save_freq
+        progress.resume(progress.store.newest())
+        tracking = Tracking(self.job, self.folder.metrics, first_step=progress.step + 1, total_steps=self.total_steps)
         try:
-            while self.step < self.total_steps:
+            while not progress.done:
                 self.job.stop.check()
                 metrics = self._train_step()
-                tracking.log(self.step, metrics)
-                if self.config.sft.save_freq > 0 and self.step % self.config.sft.save_freq == 0:
-                    self._save()
+                tracking.log(progress.step, metrics)
+                if progress.done or (every > 0 and progress.step % every == 0):
+                    progress.save()
         except StopRequested:
-            self._save()
+            progress.save()
             raise
         finally:
             tracking.close()
-        with atomic_folder(self.job.out / "model") as folder:
-            self.group.execute_all("export", str(folder))
-        logger.info("the model is in %s", self.job.out / "model")
+        progress.export()
 
     def _train_step(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -99,29 +97,10 @@ class SFTTrainer:
             batch.meta_info["num_tokens"] = max(1, int(batch.batch["response_mask"].sum()))
             shares = balance(batch.batch["attention_mask"].sum(dim=1).tolist(), self.group.world_size)
             update = self.group.execute_each("update", [batch[share] for share in shares])[0]
-        self.step += 1
-        self.job.heartbeat("sft", self.step, self.total_steps)
+        self.progress.advance(metrics["timing_s/step"])
+        self.job.heartbeat("sft", self.progress.step, self.total_steps)
         tokens = int(batch.batch["attention_mask"].sum())
         return metrics | {f"train/{name}": value for name, value in update.items()} | {"train/tokens": tokens}
-
-    def _save(self) -> None:
-        if self.step == 0 or self.saved_step == self.step:
-            return
-        self.checkpoints.save(self.step, {"loader": self.loader.state_dict()}, self._write_actor)
-        self.saved_step = self.job.last_saved_step = self.step
-
-    def _write_actor(self, folder: Path) -> None:
-        (folder / "actor").mkdir()
-        self.group.execute_all("save_checkpoint", str(folder / "actor"))
-
-    def _resume(self) -> None:
-        checkpoint = self.checkpoints.newest()
-        if checkpoint is not None:
-            self.group.execute_all("load_checkpoint", str(checkpoint.path / "actor"))
-            self.loader.load_state_dict(checkpoint.trainer_state["loader"])
-            self.step = self.saved_step = self.job.last_saved_step = checkpoint.step
-            logger.info("continuing after step %d of %d", self.step, self.total_steps)
-        self.job.first_step = self.step + 1
 
 
 class _Numbers:

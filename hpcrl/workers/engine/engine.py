@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hpcrl.config.actor import FSDPConfig, OptimConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.protocol import DataProto
-from hpcrl.workers.engine.fsdp import full_tensors, shard
+from hpcrl.workers.engine.fsdp import check_supported, full_tensors, shard
 from hpcrl.workers.engine.optim import build_optimizer, build_schedule
 from hpcrl.workers.engine.packing import micro_batches, pack, split_to
 
@@ -45,11 +45,11 @@ class TrainEngine:
         grad_clip: float = 1.0,
         total_steps: int = 1,
     ) -> None:
+        check_supported(causal_lm.config)
         self.device = device
         self.grad_clip = grad_clip
         self.hf_config = causal_lm.config
         self.generation_config = causal_lm.generation_config
-        self.varlen = causal_lm.config._attn_implementation == "flash_attention_2"
         self.model = shard(causal_lm, model, fsdp, device)
         self.optimizer = None
         if optim is None:
@@ -68,6 +68,7 @@ class TrainEngine:
         self, data: DataProto, *, temperature: float, size: int | None, max_tokens: int | None, with_entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs, and entropies if asked for, of the response tokens: (bs, R) float32 on the CPU, 0 on padding."""
+        self.model.eval()
         shape = data.batch["responses"].shape
         log_probs = torch.zeros(shape)
         entropies = torch.zeros(shape) if with_entropy else None
@@ -118,7 +119,7 @@ class TrainEngine:
         log_probs, entropy = self.model(
             packed.input_ids.to(self.device),
             packed.position_ids.to(self.device),
-            None if self.varlen else packed.attention_mask().to(self.device),
+            packed.attention_mask().to(self.device),
             packed.targets.to(self.device),
             temperature,
             with_entropy,
@@ -206,8 +207,3 @@ def _dummy(data: DataProto) -> DataProto:
     micro = data[[0]]
     micro.batch = dict(micro.batch) | {"response_mask": torch.zeros_like(micro.batch["response_mask"])}
     return micro
-
-
-def sequence_lengths(data: DataProto) -> Sequence[int]:
-    """Tokens of each row, prompt and response."""
-    return data.batch["attention_mask"].sum(dim=1).tolist()

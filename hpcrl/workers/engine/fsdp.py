@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from hpcrl.config.actor import FSDPConfig
 from hpcrl.config.model import ModelConfig
@@ -22,22 +21,37 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PREFIX = "causal_lm."
 
 
-def load_causal_lm(path: str, *, dtype: str, device: str, trust_remote_code: bool = False) -> PreTrainedModel:
+def load_causal_lm(path: str, *, dtype: str, trust_remote_code: bool = False) -> PreTrainedModel:
     """A causal language model from a folder or hub id.
 
     Raises:
         UserError: no model that can be loaded stands there.
     """
-    flash = device == "cuda" and dtype == "bf16" and importlib.util.find_spec("flash_attn") is not None
     try:
         return AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=DTYPES[dtype],
-            attn_implementation="flash_attention_2" if flash else "sdpa",
-            trust_remote_code=trust_remote_code,
+            path, dtype=DTYPES[dtype], attn_implementation="sdpa", trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:
         raise UserError(f"no model could be loaded from {path!r}: {error}") from error
+
+
+def check_supported(config: PretrainedConfig) -> None:
+    """The engine computes the vocabulary head and the attention mask itself: refuse what it would compute otherwise.
+
+    Raises:
+        UserError: the model scales its logits, or attends through a sliding window.
+    """
+    for name in ("logits_scaling", "logit_scale", "lm_head_multiplier"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise UserError(
+                f"models of type {config.model_type!r} scale their logits ({name}), which is not supported yet"
+            )
+    layers = getattr(config, "layer_types", None) or ()
+    if "sliding_attention" in layers or "chunked_attention" in layers:
+        raise UserError(
+            f"this {config.model_type!r} model attends through a sliding window, which training does not support yet: "
+            "choose one with full attention in every layer"
+        )
 
 
 def shard(causal_lm: PreTrainedModel, model: ModelConfig, fsdp: FSDPConfig, device: str) -> NextTokenLogProbs:

@@ -24,7 +24,7 @@ class NextTokenLogProbs(nn.Module):
         self,
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        attention_mask: torch.Tensor,
         targets: torch.Tensor,
         temperature: float,
         with_entropy: bool,
@@ -33,7 +33,7 @@ class NextTokenLogProbs(nn.Module):
 
         Args:
             input_ids, position_ids, targets: (rows, row_length) int64.
-            attention_mask: (rows, 1, row_length, row_length) bool; None: the attention reads position_ids.
+            attention_mask: (rows, 1, row_length, row_length) bool.
         """
         hidden = self.causal_lm.base_model(
             input_ids=input_ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False

@@ -15,7 +15,7 @@ from hpcrl.config.actor import OptimConfig
 def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
     """AdamW over the parameters that are trained."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+    return torch.optim.AdamW(trained, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, config: OptimConfig, total_steps: int) -> LambdaLR:
