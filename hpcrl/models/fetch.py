@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcrl.config.seam import UserError
 from hpcrl.utils.files import atomic_folder
+from hpcrl.utils.hub import snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def fetch_model(path: str, out: Path, *, trust_remote_code: bool = False) -> Non
         trust_remote_code: whether code files of a hub repository are fetched too.
 
     Raises:
-        UserError: there is no such package, file or repository, or the hub is out of reach.
+        UserError: there is no such package, file or repository, or it is not in the cache while the hub is offline.
+        InfrastructureError: the hub is out of reach or fails.
     """
     if path.startswith(PACKAGE):
         gguf = packaged_gguf(path)
@@ -37,9 +39,9 @@ def fetch_model(path: str, out: Path, *, trust_remote_code: bool = False) -> Non
     elif Path(path).expanduser().is_dir():
         raise UserError(f"actor_rollout_ref.model.path: {path} is a local folder; remove fetch from workflow.stages")
     else:
-        snapshot = _download(path, trust_remote_code)
+        downloaded = _download(path, trust_remote_code)
         with atomic_folder(out) as folder:
-            _link_tree(snapshot, folder)
+            _link_tree(downloaded, folder)
 
 
 def hide_progress_bars() -> None:
@@ -95,36 +97,12 @@ def convert_gguf(gguf: Path, out: Path) -> None:
 
 
 def _download(repo_id: str, trust_remote_code: bool) -> Path:
-    import httpx
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-
     key = "actor_rollout_ref.model.path"
     rest = [pattern for pattern in _REST if trust_remote_code or pattern != "*.py"]
-    try:
-        for weights in _WEIGHTS:
-            snapshot = Path(snapshot_download(repo_id, allow_patterns=[weights, *rest]))
-            if any(snapshot.glob(weights)):
-                return snapshot
-    except HFValidationError as error:
-        raise UserError(f"{key}: {repo_id} is neither a folder nor a hub id: {error}") from error
-    except GatedRepoError as error:
-        raise UserError(f"{key}: {repo_id} is gated: accept its terms on the hub, and set HF_TOKEN") from error
-    except RepositoryNotFoundError as error:
-        raise UserError(f"{key}: the hub has no {repo_id}, or it is private and HF_TOKEN is not set") from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError) as error:
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"{key}: {repo_id} is not in the hub's cache and the hub cannot be reached ({first}). Fetch it where there"
-            f" is internet (hf download {repo_id}) into the HF_HOME of this machine, or give a local folder"
-        ) from error
+    for weights in _WEIGHTS:
+        folder = snapshot(repo_id, key, allow_patterns=[weights, *rest])
+        if any(folder.glob(weights)):
+            return folder
     raise UserError(f"{key}: the repository {repo_id} holds no weights ({' or '.join(_WEIGHTS)})")
 
 

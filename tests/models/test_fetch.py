@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import errors
 
 from hpcrl.config import from_dict
-from hpcrl.config.seam import UserError
+from hpcrl.config.seam import InfrastructureError, UserError
 from hpcrl.models import fetch
 from hpcrl.models.fetch import fetch_model, packaged_gguf
 from hpcrl.models.tiny import build_tokenizer
@@ -56,11 +57,49 @@ def test_local_folder_needs_no_fetch(tmp_path: Path) -> None:
 def test_offline_without_a_copy_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(UserError, match=r"some/model is not in the hub's cache .*hf download some/model") as caught:
+    with pytest.raises(
+        UserError, match=r"some/model is neither .*in the hub's cache.*hf download some/model"
+    ) as caught:
         fetch_model("some/model", tmp_path / "out")
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="/no/such/folder is neither a folder nor a hub id"):
         fetch_model("/no/such/folder", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, UserError), (403, UserError), (404, UserError), (429, InfrastructureError),
+                         (500, InfrastructureError), (503, InfrastructureError)]
+)  # fmt: skip
+def test_what_the_hub_refuses_and_what_another_attempt_may_mend(
+    status: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = SimpleNamespace(status_code=status, headers={}, request=None)
+    error = errors.HfHubHTTPError(f"{status} says the hub", response=response)  # type: ignore[arg-type]
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise error
+
+    def refuse_in_the_library(*_: Any, **__: Any) -> str:
+        raise errors.LocalEntryNotFoundError("not in the cache") from error
+
+    for download in (refuse, refuse_in_the_library):
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+        with pytest.raises(kind, match=r"actor_rollout_ref\.model\.path: .*some/model.*says the hub"):
+            fetch_model("some/model", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "broken", [TimeoutError("slow"), ConnectionResetError("gone"), errors.HfHubHTTPError.__bases__[0]("no route")]
+)
+def test_a_hub_out_of_reach_is_infrastructure(
+    broken: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> str:
+        raise broken
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(InfrastructureError, match="could not be had from the hub"):
+        fetch_model("some/model", tmp_path / "out")
 
 
 def hub_snapshot(folder: Path, *names: str) -> Path:

@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
-from hpcrl.config.seam import InfrastructureError, UserError
+from hpcrl.config.seam import UserError
 from hpcrl.data.records import FORMATS
 from hpcrl.data.sources.file import LocalFiles
+from hpcrl.utils.hub import snapshot
 
 SPLIT_WORDS = {
     "train": ("train", "training"),
@@ -46,26 +47,15 @@ def dataset_folder(path: str, revision: str | None, offline: bool, where: str) -
         return local
     if not HUB_ID.fullmatch(path) or path.startswith((".", "/", "~")):
         raise UserError(f"{where}.path: {path!r} is neither there nor a hub id (owner/name)")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-
     patterns = [f"*{suffix}" for suffix in FORMATS] + ["README.md"]
-    try:
-        folder = snapshot_download(
-            path, repo_type="dataset", revision=revision, allow_patterns=patterns, local_files_only=offline
-        )
-    except LocalEntryNotFoundError as error:
-        if offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-            raise UserError(
-                f"{where}.path: {path} is neither a local folder nor in the local hub cache, and the hub is offline: "
-                "download it first, or give a folder"
-            ) from error
-        raise InfrastructureError(f"{where}.path: {path} could not be downloaded from the hub: {error}") from error
-    except RepositoryNotFoundError as error:
-        raise UserError(f"{where}.path: the hub has no data set {path!r} that you may read: {error}") from error
-    except (HfHubHTTPError, OSError) as error:
-        raise InfrastructureError(f"{where}.path: {path} could not be downloaded from the hub: {error}") from error
-    return Path(folder)
+    return snapshot(
+        path,
+        f"{where}.path",
+        repo_type="dataset",
+        revision=revision,
+        allow_patterns=patterns,
+        local_files_only=offline,
+    )
 
 
 def split_paths(folder: Path, split: str, config: str | None, where: str) -> list[Path]:
