@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcrl.config.seam import ExitCode, HpcrlError, UserError
+from workflows.paths import root_path
 
 logger = logging.getLogger("workflows")
 
@@ -40,7 +41,7 @@ def run_root_of(arguments: list[str]) -> tuple[Path, list[str]]:
     given = [text.partition("=")[2] for text in arguments if text.startswith("run_root=")]
     root = given[-1] if given else os.environ.get("RUN_ROOT") or "runs"
     rest = [text for text in arguments if not text.startswith("run_root=")]
-    return Path(root.strip("'\"") if given else root).expanduser().absolute(), rest
+    return root_path(root.strip("'\"") if given else root), rest
 
 
 def only_run(names: list[str], command: str) -> str:

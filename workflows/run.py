@@ -15,6 +15,7 @@ import yaml
 
 from hpcrl.config.seam import RunFolder, UserError
 from workflows.hashing import sha256_text
+from workflows.paths import user_path
 from workflows.stages import Stage
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -82,10 +83,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except FileNotFoundError:
         raise UserError(f"no manifest at {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a manifest: {error}") from None
-    if not isinstance(manifest, dict) or "config" not in manifest:
-        raise UserError(f"{path} is no manifest: it has no config")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
+        raise UserError(f"{path} is no manifest: it has no config, or one that is no mapping of keys to values")
     return manifest
 
 
@@ -126,21 +127,17 @@ def all_runs(run_root: Path) -> list[Path]:
 
 def find_run(run_root: Path, text: str) -> Run:
     """A run by its path, its id, or its experiment (the latest). Raises UserError that names what there is."""
-    given = Path(text).expanduser()
-    candidates = [
-        given,
-        given / "latest",
-        run_root / text / "latest",
-        *run_root.glob(f"*/{_escaped(given.name)}"),
-        run_root / text,
-    ]
-    for path in candidates:
-        if (path / "manifest.yaml").is_file():
-            return Run.open(path.resolve())
+    if text == "latest":
+        raise UserError("RUN=latest: of which experiment? RUN=EXPERIMENT is its latest run")
+    given = user_path(text)
+    candidates = [given, given / "latest", run_root / text, run_root / text / "latest"]
+    if "/" not in text:
+        candidates += [path for path in all_runs(run_root) if path.name == text]
+    found = sorted({path.resolve() for path in candidates if os.path.isfile(path / "manifest.yaml")})
+    if len(found) > 1:
+        raise UserError(f"RUN={text} may be any of {', '.join(map(str, found))}; give one of these paths")
+    if found:
+        return Run.open(found[0])
     runs = [f"{path.parent.name}/{path.name}" for path in all_runs(run_root)]
     there = f"the newest there: {', '.join(runs[-5:])}" if runs else "it holds no run yet"
     raise UserError(f"no run {text!r} under {run_root}; RUN is a path, a run id or an experiment; {there}")
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name) or "-"

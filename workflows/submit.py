@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config import Config, compose, experiments, to_dict
+from hpcrl.config import Config, compose, experiments, from_dict, to_dict
 from hpcrl.config.seam import RunFolder, UserError, write_text
 from workflows import stages as stage_table
 from workflows.cache import Cache
 from workflows.cli import guarded
 from workflows.drive import drive_run
-from workflows.fingerprint import static_key
+from workflows.fingerprint import static_key, values_at
 from workflows.manifest import build_manifest, describe_inputs, rooted
+from workflows.paths import root_path, user_path
 from workflows.preflight import preflight
 from workflows.processes import end_with_parent
 from workflows.render import JobScript
 from workflows.run import Run, dump_manifest, new_run_folder, point_latest, read_manifest
-from workflows.snapshot import PROJECT_ROOT, code_files, code_hash, copy_code, git_state
+from workflows.snapshot import DIFF, PROJECT_ROOT, code_files, code_hash, copy_code, git_state, snapshot_files
 
 logger = logging.getLogger("workflows.submit")
 
@@ -44,10 +45,12 @@ class Plan:
     files: list[str]
     """The snapshot's files, relative to `code`."""
     arguments: list[str]
+    source: Path | None = None
+    """The manifest whose own code is taken, and with it what is known of its repository."""
 
     @property
     def run_root(self) -> Path:
-        return (Path.cwd() / Path(self.config.run_root).expanduser()).absolute()
+        return root_path(self.config.run_root)
 
     @property
     def experiment(self) -> str:
@@ -60,18 +63,23 @@ def plan(arguments: list[str]) -> Plan:
         raise UserError(f"say which experiment: `make submit EXP=…`; there are {', '.join(experiments()) or 'none'}")
     given = [text for text in arguments if text.startswith("manifest=")]
     overrides = [text for text in arguments if not text.startswith("manifest=")]
-    code = PROJECT_ROOT
+    code, source, settled = PROJECT_ROOT, None, set[str]()
     if given:
-        source = Path(given[-1].partition("=")[2]).expanduser()
-        manifest = read_manifest(source)
+        file = user_path(given[-1].partition("=")[2])
+        manifest = read_manifest(file)
         config = compose(overrides, base=manifest["config"])
-        code = _code_beside(source, manifest)
+        code = _code_beside(file, manifest)
+        source = file if code != PROJECT_ROOT else None
+        known = {pattern for stage in stage_table.STAGES for pattern in stage.inputs}
+        settled = {v for pattern in known for v in values_at(manifest["config"], pattern) if isinstance(v, str)}
     else:
         config = compose(overrides)
-    preflight(config, *([code] if given else [Path.cwd(), PROJECT_ROOT]))
+    root = root_path(config.run_root)
+    files = snapshot_files(code) if source else code_files(code, leave_out=root)
     stages = stage_table.graph(config, stage_table.STAGES)
-    root = (Path.cwd() / Path(config.run_root).expanduser()).absolute()
-    return Plan(config, stages, code, code_files(code, leave_out=root if code == PROJECT_ROOT else None), arguments)
+    config = from_dict(rooted(stages, to_dict(config), Path.cwd(), code, files, settled))
+    preflight(config, code)
+    return Plan(config, stages, code, files, arguments, source)
 
 
 def _code_beside(source: Path, manifest: dict[str, Any]) -> Path:
@@ -113,15 +121,16 @@ def make_run(plan: Plan) -> Run:
 
 def _fill(plan: Plan, folder: RunFolder) -> Run:
     config = to_dict(plan.config)
-    if plan.code == PROJECT_ROOT:
-        config = rooted(plan.stages, config, Path.cwd(), set(plan.files) if Path.cwd() == PROJECT_ROOT else set())
     copy_code(plan.code, plan.files, folder.code)
+    git, diff = _git_of(plan)
+    if diff:
+        (folder.path / DIFF).write_bytes(diff)
     manifest = build_manifest(
         experiment=plan.experiment,
         run_id=folder.path.name,
         config=config,
         stages=plan.stages,
-        git=git_state(plan.code),
+        git=git,
         code_hash=code_hash(plan.code, plan.files),
         inputs=describe_inputs(plan.stages, config, folder.code, Cache(plan.run_root).hashes),
         arguments=plan.arguments,
@@ -134,6 +143,16 @@ def _fill(plan: Plan, folder: RunFolder) -> Run:
     write_text(folder.manifest, dump_manifest(manifest))
     point_latest(folder)
     return run
+
+
+def _git_of(plan: Plan) -> tuple[dict[str, Any], bytes]:
+    """What the manifest says of the repository, and the changes: those of the run that the code comes from."""
+    if plan.source is None:
+        state = git_state(plan.code)
+        return state.to_dict(), state.diff
+    recorded = read_manifest(plan.source).get("git")
+    diff = plan.source.parent / DIFF
+    return dict(recorded) if isinstance(recorded, dict) else {}, diff.read_bytes() if diff.is_file() else b""
 
 
 def show(plan: Plan) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from hpcrl.config.seam import RunFolder, UserError
 from workflows.completion import Marker, damage, describe_outputs, read_marker, write_marker
-from workflows.fingerprint import difference, fingerprint, values_at
+from workflows.fingerprint import difference, fingerprint, installed_version, values_at
 from workflows.hashing import ContentHashes
 from workflows.stages import Stage
 
@@ -75,6 +77,43 @@ def test_an_unfinished_parent_is_an_error(run: RunFolder) -> None:
     (run.stage("parent").out / "rows").unlink()
     with pytest.raises(UserError, match="child waits for parent"):
         _digest(run)
+
+
+def test_of_a_parent_only_what_is_read_enters(run: RunFolder) -> None:
+    stage = replace(STAGE, reads={"parent": ("sft-*",)})
+    hashes = ContentHashes(run.path / "hashes")
+    (run.stage("parent").out / "sft-0").write_text("demonstrations")
+    _finish_parent(run, "rows")
+    first = fingerprint(run, stage, _config(run), hashes).digest
+    _finish_parent(run, "other rows")
+    assert fingerprint(run, stage, _config(run), hashes).digest == first
+    (run.stage("parent").out / "sft-0").write_text("other demonstrations")
+    _finish_parent(run, "other rows")
+    assert fingerprint(run, stage, _config(run), hashes).digest != first
+
+
+def test_versions_of_packages_enter(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = replace(STAGE, packages=("pyyaml",), inputs=("model",))
+    hashes = ContentHashes(run.path / "hashes")
+    config = _config(run, model="package:pyarrow")
+    first = fingerprint(run, stage, config, hashes)
+    assert first.ingredients["packages"] == {name: version(name) for name in ("pyyaml", "pyarrow")}
+    monkeypatch.setattr("workflows.fingerprint.version", lambda name: "0.0.1")
+    second = fingerprint(run, stage, config, hashes)
+    assert second.digest != first.digest
+    assert f"pyyaml: {version('pyyaml')} -> 0.0.1" in difference(first.ingredients, second.ingredients)
+    monkeypatch.undo()
+    assert installed_version("yaml") == f"PyYAML {version('pyyaml')}"
+    assert installed_version("nowhere") is None
+
+
+def test_the_files_of_a_pattern_enter(run: RunFolder) -> None:
+    (run.path.parent / "a.jsonl").write_text("a")
+    config = _config(run, files=str(run.path.parent / "*.jsonl"))
+    hashes = ContentHashes(run.path / "hashes")
+    first = fingerprint(run, STAGE, config, hashes).digest
+    (run.path.parent / "b.jsonl").write_text("b")
+    assert fingerprint(run, STAGE, config, hashes).digest != first
 
 
 def test_the_difference_names_what_changed(run: RunFolder) -> None:

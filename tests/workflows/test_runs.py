@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import fakes
 import pytest
 import yaml
+
+from hpcrl.config import UserError
+from workflows.run import find_run
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,23 @@ def test_only_retry_starts_a_failed_stage_again(tmp_path: Path) -> None:
     assert fakes.call("retry", "fake", root=tmp_path).returncode == 78
 
 
+def test_a_run_whose_folder_git_ignores_runs_again(finished: Path, tmp_path: Path) -> None:
+    """The run lies below `runs/` of a repository that ignores it; an override is read from the caller's folder."""
+    repository = tmp_path / "repository"
+    run = repository / "runs/fake" / finished.name
+    shutil.copytree(finished, run)
+    (repository / ".gitignore").write_text("runs/\n")
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    (run / "code.diff").write_bytes(b"+caf\xe9\n")
+    done = fakes.call("submit", f"manifest={run / 'manifest.yaml'}", fakes.ALONE, root=tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    again = fakes.run_of(done)
+    assert (again / "code/workflows/submit.py").exists()
+    before, after = (yaml.safe_load((path / "manifest.yaml").read_text()) for path in (run, again))
+    assert (before["code"], before["git"]) == (after["code"], after["git"])
+    assert (again / "code.diff").read_bytes() == b"+caf\xe9\n"
+
+
 def test_a_manifest_runs_again(finished: Path, tmp_path: Path) -> None:
     manifest = f"manifest={finished / 'manifest.yaml'}"
     process = fakes.call("submit", manifest, fakes.ALONE, root=tmp_path)
@@ -162,6 +183,22 @@ def test_a_manifest_runs_again(finished: Path, tmp_path: Path) -> None:
     before, after = (yaml.safe_load((path / "manifest.yaml").read_text()) for path in (finished, run))
     assert before["code"] == after["code"]
     assert before["config"]["prepare"] == after["config"]["prepare"]
+
+
+def test_a_run_is_found_by_what_can_only_be_it(tmp_path: Path) -> None:
+    for name in ("one/20250101-1", "two/20250101-1", "two/20250102-2"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "manifest.yaml").write_text("config: {}\n")
+    (tmp_path / "two/latest").symlink_to("20250102-2")
+    assert find_run(tmp_path, "two").name == "two/20250102-2"
+    assert find_run(tmp_path, "two/latest").name == "two/20250102-2"
+    assert find_run(tmp_path, "20250102-2").name == "two/20250102-2"
+    assert find_run(tmp_path, "one/20250101-1").name == "one/20250101-1"
+    with pytest.raises(UserError, match=r"one/20250101-1, .*two/20250101-1"):
+        find_run(tmp_path, "20250101-1")
+    for text in ("latest", "nowhere/20250101-1", "*", "~nouser", "x" * 300):
+        with pytest.raises(UserError):
+            find_run(tmp_path, text)
 
 
 def test_the_environment_of_a_stage(finished: Path) -> None:

@@ -14,10 +14,13 @@ import pytest
 from hpcrl.config import ConfigError, UserError
 from workflows import snapshot
 from workflows.cli import guarded
+from workflows.manifest import rooted
+from workflows.stages import Stage
 from workflows.submit import main, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "exp=tiny_grpo"
+FETCH = "workflow.stages=[fetch,prepare,sft,train,evaluate]"
 
 
 def _refusal(*arguments: str) -> str:
@@ -49,6 +52,15 @@ def _own_run_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ((TINY, "run_root=/proc/1/runs"), "run_root"),
         ((TINY, "~actor_rollout_ref.model.tiny", "actor_rollout_ref.model.path=/no/model"), "/no/model does not exist"),
         (("manifest=/no/manifest.yaml",), "no manifest at /no/manifest.yaml"),
+        (("manifest=" + "x" * 300,), "cannot be read as a manifest"),
+        ((TINY, "run_root=~nouser/runs"), "no user nouser"),
+        ((TINY, "data.train_files=~nouser/x.parquet"), "~nouser/x.parquet does not exist"),
+        ((TINY, "custom_reward_function.path=" + "x" * 300), "does not exist"),
+        ((TINY, "run_root=" + "/x" * 10 + "y" * 300), "run_root"),
+        ((TINY, "actor_rollout_ref.rollout.multi_turn.tool_config_path=" + "x" * 300), "does not exist"),
+        ((TINY, "trainer.nnodes=2"), "trainer.nnodes"),
+        ((TINY, "~actor_rollout_ref.model.tiny", "actor_rollout_ref.model.path=package:nope.sub", FETCH), "no package"),
+        ((TINY, "~actor_rollout_ref.model.tiny", "actor_rollout_ref.model.path=package:", FETCH), "no package"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(arguments: tuple[str, ...], said: str) -> None:
@@ -65,13 +77,19 @@ def test_a_parquet_file_without_a_column_is_refused(tmp_path: Path) -> None:
     assert "no parquet file" in _refusal(TINY, f"data.train_files={file}")
 
 
-def test_tools_are_found_without_importing_them(tmp_path: Path) -> None:
+def test_tools_are_found_without_importing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
     file = tmp_path / "tools.yaml"
     file.write_text("tools: [{class_name: hpcrl.tools.nowhere.Tool}]")
     assert "no module hpcrl.tools.nowhere" in _refusal(TINY, f"{key}={file}")
     file.write_text("tools: [{class_name: hpcrl.stage.StageJub}]")
     assert "StageJob" in _refusal(TINY, f"{key}={file}")
+    (tmp_path / "broken_tool.py").write_text("class Tool(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file.write_text("tools: [{class_name: broken_tool.Tool}]")
+    assert "broken_tool.py is no Python" in _refusal(TINY, f"{key}={file}")
+    file.write_text("tools: [{class_name: ..Tool}]")
+    assert "no dotted path" in _refusal(TINY, f"{key}={file}")
     file.write_text("tool: []")
     assert "declares no tools" in _refusal(TINY, f"{key}={file}")
 
@@ -148,8 +166,80 @@ def test_the_snapshot_is_what_is_tracked_changed_or_new(project: Path, tmp_path:
     assert (tmp_path / "copy/pkg/tracked.py").read_text() == "2"
     state = snapshot.git_state(project)
     assert state.untracked == ("new file.py", "out/result")
-    assert "-1" in state.diff
-    assert "+2" in state.diff
+    assert b"-1" in state.diff
+    assert b"+2" in state.diff
+
+
+@pytest.mark.parametrize("key", ["password", "OPENAI_API_KEY", "apikey", "judge.access_token"])
+def test_a_secret_is_refused_and_not_shown(tmp_path: Path, key: str) -> None:
+    (tmp_path / "score.py").write_text("def compute_score(): ...\n")
+    path = f"custom_reward_function.path={tmp_path / 'score.py'}"
+    said = _refusal(TINY, path, f"+custom_reward_function.reward_kwargs.{key}=hunter2")
+    assert "hunter2" not in said
+    assert f"custom_reward_function.reward_kwargs.{key}: " in said
+    assert "read it from the environment" in said
+    plan([TINY, path, f"+custom_reward_function.reward_kwargs.{key}_name=JUDGE"])
+
+
+def test_secrets_stay_out_of_the_snapshot_and_the_diff(project: Path) -> None:
+    for name in (".env", "pkg/.env.local", "key.pem", ".netrc", "id_ed25519", "id_map.py"):
+        (project / name).write_text("hush")
+    _git(project, "add", ".env", "id_ed25519")
+    assert snapshot.code_files(project, leave_out=project / "out") == sorted(
+        [".gitignore", "id_map.py", "new file.py", "pkg/tracked.py"]
+    )
+    assert b"hush" not in snapshot.git_state(project).diff
+
+
+def test_a_change_that_is_not_utf_8_is_kept_as_it_is(project: Path) -> None:
+    (project / "pkg/tracked.py").write_bytes(b"# caf\xe9\n")
+    state = snapshot.git_state(project)
+    assert b"caf\xe9" in state.diff
+    assert state.to_dict()["diff"] == "code.diff"
+
+
+def test_a_project_that_git_ignores_is_walked(project: Path) -> None:
+    inner = project / "myruns/copy"
+    inner.mkdir(parents=True)
+    (inner / "a.py").write_text("1")
+    assert snapshot.code_files(inner) == ["a.py"]
+    (inner / "runs").mkdir()
+    (inner / "runs/b.py").write_text("1")
+    (inner / "__pycache__").mkdir()
+    (inner / "__pycache__/a.pyc").write_text("1")
+    assert snapshot.snapshot_files(inner) == ["a.py", "runs/b.py"]
+
+
+def test_a_manifest_whose_config_is_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.yaml").write_text("config: text\n")
+    assert "no manifest" in _refusal(f"manifest={tmp_path / 'manifest.yaml'}")
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("./configs/tools/calculator.yaml", "configs/tools/calculator.yaml"),
+        ("workflows/../configs/tools/calculator.yaml", "configs/tools/calculator.yaml"),
+        ("configs/tools", "configs/tools"),
+        (".venv", str(ROOT / ".venv")),
+        ("owner/model", "owner/model"),
+    ],
+)
+def test_paths_of_the_snapshot_stay_relative_to_it(written: str, kept: str) -> None:
+    stage = Stage(name="s", command=(), inputs=("path",))
+    assert rooted([stage], {"path": written}, ROOT, ROOT, snapshot.code_files(ROOT))["path"] == kept
+
+
+def test_paths_are_read_from_the_folder_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}")
+    stage = Stage(name="s", command=(), inputs=("path",))
+    assert rooted([stage], {"path": "rows.jsonl"}, tmp_path, ROOT, [])["path"] == str(tmp_path / "rows.jsonl")
+    assert rooted([stage], {"path": "*.jsonl"}, tmp_path, ROOT, [])["path"] == str(tmp_path / "*.jsonl")
+    assert rooted([stage], {"path": "rows.jsonl"}, tmp_path, ROOT, [], {"rows.jsonl"})["path"] == "rows.jsonl"
+    below = ROOT / "configs"
+    assert (
+        rooted([stage], {"path": "config.yaml"}, below, ROOT, ["configs/config.yaml"])["path"] == "configs/config.yaml"
+    )
 
 
 def test_the_snapshot_works_without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
