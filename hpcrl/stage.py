@@ -54,10 +54,9 @@ class StageJob:
 def stage_main(name: str, run: Callable[[StageJob], None]) -> None:
     """Run a stage from the command line `run_dir=… attempt_dir=…` and exit by the table of exit codes."""
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S"
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
-    for noisy in ("httpx", "httpcore", "filelock", "fsspec", "urllib3"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("hpcrl").setLevel(logging.INFO)
     try:
         job = _open(name, sys.argv[1:])
     except HpcrlError as error:
@@ -98,9 +97,10 @@ def _run(job: StageJob, run: Callable[[StageJob], None]) -> tuple[ExitCode, str]
         logger.exception("stage %s called exit", job.name)
         return ExitCode.BUG, f"something in the stage called exit({error.code})"
     except Exception as error:
-        logger.exception("stage %s failed", job.name)
         if disk_is_full(error):
+            logger.error("no space left: %s; free some and `resume`", error)
             return ExitCode.NO_SPACE, f"no space left: {error}; free some and `resume`"
+        logger.exception("stage %s failed", job.name)
         return ExitCode.BUG, f"{type(error).__name__}: {error}"
     return ExitCode.DONE, "done"
 

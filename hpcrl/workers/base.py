@@ -19,11 +19,8 @@ class Worker:
     """One rank of a RayWorkerGroup. Subclasses do their own set-up in methods, never in `__init__`."""
 
     def __init__(self, rank: int, world_size: int, device: str, threads: int = 1) -> None:
-        logging.basicConfig(
-            level=logging.INFO if rank == 0 else logging.WARNING, stream=sys.stderr, format=f"[rank {rank}] %(message)s"
-        )
-        for talkative in ("huggingface_hub", "transformers", "httpx"):
-            logging.getLogger(talkative).setLevel(logging.WARNING)
+        logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=f"[rank {rank}] %(message)s")
+        logging.getLogger("hpcrl").setLevel(logging.INFO if rank == 0 else logging.WARNING)
         transformers.utils.logging.disable_progress_bar()
         self.rank, self.world_size, self.device = rank, world_size, device
         if device == "cpu":

@@ -121,7 +121,7 @@ class RayPPOTrainer:
         first = progress.step + 1 if progress.step else 0
         tracking = Tracking(self.job, self.job.folder.metrics, first_step=first, total_steps=self.total_steps)
         try:
-            if progress.step == 0 and trainer.val_before_train:
+            if progress.step == 0 and trainer.val_before_train and self.val_dataset is not None:
                 tracking.log(0, self._validate(0))
             while not progress.done:
                 self.job.stop.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,12 +53,14 @@ class ResourcePoolManager:
         self._pools: dict[str, ResourcePool] = {}
 
     def create_resource_pool(self) -> None:
-        """Reserve all pools.
+        """Reserve all pools, on the Ray that is connected, at RAY_ADDRESS, or on one of this process alone.
 
         Raises:
             UserError: the whole cluster has fewer GPUs (or CPUs) than the pools ask for.
             InfrastructureError: the cluster has them, but not free within `timeout`.
         """
+        if not ray.is_initialized():
+            ray.init(address=os.environ.get("RAY_ADDRESS", "local"), include_dashboard=False)
         device = self._resolved_device()
         self._check_resource_available(device)
         for name, spec in self.resource_pool_spec.items():

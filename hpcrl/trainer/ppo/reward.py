@@ -7,12 +7,13 @@ import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hpcrl.config import as_config
 from hpcrl.config.schema import Config
 from hpcrl.config.seam import UserError
 from hpcrl.rewards.registry import ScoreFunction, find_score_function
@@ -20,16 +21,18 @@ from hpcrl.workers.reward_manager.base import AbstractRewardManager
 from hpcrl.workers.reward_manager.registry import get_reward_manager_cls
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from transformers import PreTrainedTokenizerBase
 
 
 def load_reward_manager(
-    config: Config, tokenizer: PreTrainedTokenizerBase, **reward_kwargs: Any
+    config: Config | Mapping[str, Any] | DictConfig, tokenizer: PreTrainedTokenizerBase, **reward_kwargs: Any
 ) -> AbstractRewardManager:
     """Load and initialize a reward manager based on the configuration.
 
     Args:
-        config: its reward_model, custom_reward_function and data sections are looked at.
+        config: its reward_model, custom_reward_function and data.reward_fn_key are looked at; of a mapping or
+            DictConfig, these parts are enough.
         tokenizer: turns responses into text.
         **reward_kwargs: further arguments of the manager, over those of `reward_model.reward_kwargs`; `num_examine`
             (0) is how many responses of each data_source are logged.
@@ -37,6 +40,7 @@ def load_reward_manager(
     Raises:
         UserError: unknown manager, arguments that it does not take, or a score function that cannot be used.
     """
+    config = as_config(config, complete=False)
     name = config.reward_model.reward_manager
     try:
         manager_class = get_reward_manager_cls(name)

@@ -58,7 +58,7 @@ def shard(causal_lm: PreTrainedModel, model: ModelConfig, fsdp: FSDPConfig, devi
     """Wrap a model for training: each decoder layer and the root are sharded over all ranks."""
     causal_lm.to(device=device, dtype=DTYPES[fsdp.model_dtype])
     if model.enable_gradient_checkpointing:
-        causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        _recompute_activations(causal_lm)
     root = NextTokenLogProbs(causal_lm)
     mesh = data_parallel_mesh(device)
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[fsdp.dtype], reduce_dtype=torch.float32)
@@ -66,6 +66,12 @@ def shard(causal_lm: PreTrainedModel, model: ModelConfig, fsdp: FSDPConfig, devi
         fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=fsdp.reshard_after_forward)
     fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
     return root
+
+
+def _recompute_activations(causal_lm: PreTrainedModel) -> None:
+    # transformers renamed the method within its fifth major version.
+    enable = getattr(causal_lm, "activation_checkpointing_enable", None) or causal_lm.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def data_parallel_mesh(device: str) -> DeviceMesh:
