@@ -29,6 +29,12 @@ await() {
   done
 }
 
+# A stage has one job at a time: a second one, started by hand, leaves. Where locks do not work, `begin` looks too.
+alone() {
+  exec 8>>"$RUN/stages/$STAGE/.lock" || return 0
+  flock --nonblock --conflict-exit-code 5 8 || [ $? != 5 ] || { say 'this stage is running already'; exit 75; }
+}
+
 # Runs that would make the same outputs go one after another; the later ones find them in the cache.
 take_turn() {
   [ -n "$LOCK" ] || return 0
@@ -36,7 +42,7 @@ take_turn() {
   flock --nonblock 9 && return 0
   say 'another run is making the same; waiting for it'
   local waiter
-  flock 9 &
+  flock 9 8>&- &
   waiter=$!
   wait "$waiter"
   [ "$stopping" = 0 ] || kill "$waiter" 2>/dev/null
@@ -44,6 +50,8 @@ take_turn() {
 
 main() {
   cd "$RUN/code" || exit 78
+  unset RAY_ADDRESS # a cluster of the user's own shell is not the job's
+  alone
   take_turn
   [ "$stopping" = 0 ] || exit 75
   local begun
@@ -54,7 +62,7 @@ main() {
   exec >>"$attempt/output.log" 2>&1
   say "attempt $(basename "$attempt") on $(uname -n)"
 
-  "$PYTHON" "${COMMAND[@]}" run_dir="$RUN" attempt_dir="$attempt" 9>&- &
+  "$PYTHON" "${COMMAND[@]}" run_dir="$RUN" attempt_dir="$attempt" 8>&- 9>&- &
   await $!
   local status=$?
   say "the command ended with status $status"

@@ -54,6 +54,23 @@ class Next:
     why: str = ""
 
 
+def seconds_of(limit: str | None) -> float | None:
+    """A wall-time limit as sbatch writes it, in seconds; None for none and for 0, which is no limit there.
+
+    minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
+    """
+    if not limit:
+        return None
+    days, dash, clock = limit.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = (0, *parts, 0)[:3] if len(parts) < 3 else parts
+    total = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return float(total) or None
+
+
 def follow(history: Sequence[Ended], budget: Budget) -> Next:
     """What follows the last of a stage's attempts."""
     last = history[-1]

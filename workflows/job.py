@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import logging
 import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from hpcrl.config.seam import AttemptFolder, ExitCode, StageFolder, UserError
-from workflows.attempts import JobRecord, record_end
+from hpcrl.config.seam import (
+    AttemptFolder,
+    ExitCode,
+    HpcrlError,
+    StageFolder,
+    StopRequested,
+    UserError,
+    write_json,
+    write_text,
+)
+from workflows.attempts import JobRecord, read_next, record_end
+from workflows.budget import seconds_of
 from workflows.cache import Cache
 from workflows.cli import guarded
 from workflows.completion import Marker, damage, describe_outputs, missing_outputs, read_marker, write_marker
@@ -30,6 +42,7 @@ def begin(run: Run, stage: Stage, pid: int) -> AttemptFolder | None:
     Says why the stage is run, or is not. Raises UserError when a parent is not finished or the code is not the run's.
     """
     assert_code(run)
+    assert_alone(run, stage, pid)
     cache = Cache(run.run_root)
     wanted = fingerprint(run.folder, stage, run.config, cache.hashes)
     folder = run.folder.stage(stage.name)
@@ -52,8 +65,29 @@ def begin(run: Run, stage: Stage, pid: int) -> AttemptFolder | None:
         ingredients=wanted.ingredients,
         started=time.time(),
     ).write(attempt)
+    _limit(stage, attempt)
     logger.info("%s: attempt %d, since %s", stage.name, attempt.number, reason)
     return attempt
+
+
+def _limit(stage: Stage, attempt: AttemptFolder) -> None:
+    """Write when the job ends by its time limit; here nobody else would."""
+    limit = seconds_of(stage.resources.get("time"))
+    if limit:
+        write_text(attempt.deadline, str(time.time() + limit))
+
+
+def record_failed_begin(run: Run, stage: Stage, pid: int, error: Exception) -> None:
+    """An attempt that could not begin leaves a folder too, so that the reason is seen later and elsewhere."""
+    code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.BUG
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        code = ExitCode.NO_SPACE
+    attempt = _new_attempt(run.folder.stage(stage.name))
+    JobRecord(ProcessId.of(pid), os.environ.get(SUBMISSION, ""), "", {}, time.time()).write(attempt)
+    reason = str(error) if isinstance(error, HpcrlError) else f"{type(error).__name__}: {error}"
+    write_text(attempt.log, f"the attempt could not begin: {reason}\n")
+    write_json(attempt.exit_record, {"code": int(code), "kind": code.kind, "reason": reason})
+    record_end(run, stage, attempt, int(code))
 
 
 NEVER = "it has not run yet"
@@ -89,10 +123,20 @@ def assert_code(run: Run) -> None:
             raise UserError(f"{package} comes from {found}, not from {run.folder.code}: put that first on PYTHONPATH")
 
 
+def assert_alone(run: Run, stage: Stage, pid: int) -> None:
+    """Raises StopRequested when a job of the stage lives; attempts that ended are no matter."""
+    attempts = run.folder.stage(stage.name).attempts()
+    if not attempts or read_next(attempts[-1]) is not None:
+        return
+    job = JobRecord.read(attempts[-1])
+    if job and job.process and job.process.pid != pid and job.process.alive():
+        raise StopRequested(f"{stage.name}: attempt {attempts[-1].number} is running already (pid {job.process.pid})")
+
+
 def _set_stale_aside(run: Run, stage: Stage, wanted: Fingerprint) -> None:
     """What attempts at another fingerprint left must not be continued; what those at this one left must."""
     folder = run.folder.stage(stage.name)
-    jobs = [record for attempt in folder.attempts() if (record := JobRecord.read(attempt))]
+    jobs = [record for attempt in folder.attempts() if (record := JobRecord.read(attempt)) and record.fingerprint]
     if not jobs or jobs[-1].fingerprint == wanted.digest:
         return
     away = folder.path / "stale" / str(len(jobs))
@@ -146,7 +190,10 @@ def _mark_done(run: Run, stage: Stage, attempt: AttemptFolder) -> None:
         attempt=attempt.number,
     )
     if stage.shared:
-        cache.publish(marker, folder.out)
+        try:
+            cache.publish(marker, folder.out)
+        except OSError as error:  # what is finished is finished, whether others can share it or not
+            logger.warning("%s: its outputs could not be put into the cache: %s", stage.name, error)
     write_marker(folder.done, marker)
 
 
@@ -162,7 +209,14 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run.open(given.run)
     stage = run.stage(given.stage)
     if given.act == "begin":
-        attempt = begin(run, stage, given.pid)
+        try:
+            attempt = begin(run, stage, given.pid)
+        except StopRequested:  # it was not this one's turn
+            raise
+        except Exception as error:
+            with suppress(OSError):
+                record_failed_begin(run, stage, given.pid, error)
+            raise
         sys.stdout.write(f"{attempt.path}\n" if attempt else "")
         return 0
     code, following = finish(run, stage, AttemptFolder(given.attempt), given.status)

@@ -9,6 +9,7 @@ import argparse
 import shutil
 import sys
 import time
+from typing import BinaryIO
 
 from hpcrl.config.seam import AttemptFolder, UserError
 from workflows.cli import guarded, only_run, run_root_of
@@ -21,9 +22,7 @@ POLL = 0.3
 
 def newest_log(run: Run, stage: str | None) -> AttemptFolder:
     """The newest attempt of the stage; without one, of the stage that ran last."""
-    stages = [run.stage(stage)] if stage else run.stages
-    attempts = [attempt for s in stages for attempt in run.folder.stage(s.name).attempts()]
-    written = [attempt for attempt in attempts if attempt.log.exists()]
+    written = _logs(run, stage)
     if not written:
         where = f"stage {stage} has not" if stage else "no stage has"
         background = run.path / "driver.log"
@@ -32,21 +31,43 @@ def newest_log(run: Run, stage: str | None) -> AttemptFolder:
     return max(written, key=lambda attempt: attempt.log.stat().st_mtime)
 
 
+def _logs(run: Run, stage: str | None) -> list[AttemptFolder]:
+    """Attempts that have written, in the order in which stages and attempts follow each other."""
+    stages = [run.stage(stage)] if stage else run.stages
+    attempts = [attempt for s in stages for attempt in run.folder.stage(s.name).attempts()]
+    return [attempt for attempt in attempts if attempt.log.exists()]
+
+
 def follow(run: Run, stage: str | None) -> None:
-    """Print the output as it comes, of one attempt after another, until nothing of the run is running."""
-    shown: AttemptFolder | None = None
-    file = None
+    """Print the output as it comes, of one attempt after another, until nobody will write any more."""
+    before = _logs(run, stage)
+    shown = [newest_log(run, stage)] if before or not _goes_on(run, stage) else []
+    known = {attempt.path for attempt in before}
+    files: list[BinaryIO] = [attempt.log.open("rb") for attempt in shown]
     while True:
-        running = run_state(read_view(run)).state == "RUNNING"
-        attempt = newest_log(run, stage)
-        if attempt != shown:
-            shown, file = attempt, attempt.log.open("rb")
-        assert file is not None
-        shutil.copyfileobj(file, sys.stdout.buffer)
+        going = _goes_on(run, stage)  # asked first: what is written until the answer is no is printed below
+        for attempt in _logs(run, stage):
+            if attempt.path not in known:
+                known.add(attempt.path)
+                files.append(attempt.log.open("rb"))
+        for file in files:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        for file in files[:-1]:  # its attempt ended before the next one began
+            file.close()
+        files = files[-1:]
         sys.stdout.flush()
-        if not running:
+        if not going:
             return
         time.sleep(POLL)
+
+
+def _goes_on(run: Run, stage: str | None) -> bool:
+    """Whether more may be written: somebody drives the run, or a job of it lives, or that cannot be seen from here."""
+    view = read_view(run)
+    state = run_state(view)
+    if stage and any(shown.stage == stage and shown.state == "DONE" for shown in state.stages):
+        return False
+    return bool(view.driver_alive) or state.state in ("RUNNING", "UNKNOWN")
 
 
 def main() -> int:

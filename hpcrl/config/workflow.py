@@ -19,15 +19,15 @@ def _default_stages() -> list[StageName]:
 @section
 class ResourcesConfig:
     nodes: Positive = 1
-    """Nodes of the stage's job."""
+    """Nodes of the stage's job; read by Slurm, and by nothing under `cluster.scheduler: local`."""
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
-    """GPUs on each node."""
+    """GPUs on each node; read by Slurm."""
     cpus_per_task: Positive = 2
     """CPU cores on each node."""
     mem: str | None = None
-    """Memory on each node, as sbatch writes it (64G); null: the partition's default."""
+    """Memory on each node, as sbatch writes it (64G); null: the partition's default. Read by Slurm."""
     time: str = "24:00:00"
-    """Wall-time limit, as sbatch writes it."""
+    """Wall-time limit, as sbatch writes it; the stage stops in order before it, and goes on in the next attempt."""
 
 
 @section

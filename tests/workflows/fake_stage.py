@@ -28,6 +28,7 @@ def main() -> int:
     run, attempt = (Path(text.partition("=")[2]) for text in sys.argv[2:4])
     out = run / "stages" / stage / "out"
     assert Path(hpcrl.__file__).is_relative_to(run / "code"), hpcrl.__file__
+    assert "RAY_ADDRESS" not in os.environ
     if _option(stage, "stubborn", 0):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _option(stage, "orphan", 0):
@@ -41,7 +42,9 @@ def main() -> int:
         beat = {"phase": "fake", "step": step, "total_steps": steps, "time": time.time()}
         (attempt / "heartbeat").write_text(json.dumps(beat))
         time.sleep(_option(stage, "pause", 0.01))
-        if (attempt / "stop").exists() and not _option(stage, "stubborn", 0):
+        deadline = attempt / "deadline"
+        late = deadline.exists() and float(deadline.read_text()) < time.time()
+        if ((attempt / "stop").exists() or late) and not _option(stage, "stubborn", 0):
             record = {"code": 75, "kind": "stopped", "reason": "stopped by the fake"}
             (attempt / "exit.json").write_text(json.dumps(record))
             return 75

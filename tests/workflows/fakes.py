@@ -58,7 +58,8 @@ def start(command: str, *arguments: str, root: Path, **environment: str) -> subp
     """`python -m workflows.COMMAND …` with the fake stages, in a process group of its own."""
     own = command == "submit" and not any(text.startswith("manifest=") for text in arguments)
     given = [*OVERRIDES, *arguments] if own else list(arguments)
-    surroundings = os.environ | {"RUN_ROOT": str(root), "PYTHONPATH": str(ROOT)} | environment
+    surroundings = os.environ | {"RUN_ROOT": str(root), "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "10.0.0.1:1"}
+    surroundings |= environment
     return subprocess.Popen(
         [sys.executable, str(HERE / "fakes.py"), command, *given],
         cwd=ROOT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrl.config.seam import ExitCode
-from workflows.budget import Budget, Ended, follow
+from workflows.budget import Budget, Ended, follow, seconds_of
 
 BUDGET = Budget(infrastructure=3, stopped=2, delay=5.0)
 
@@ -21,6 +21,17 @@ def _ended(status: int | None, saved_new: bool = False, submission: str = "a", s
 )
 def test_the_exit_code_table(status: int | None, action: str) -> None:
     assert follow([_ended(status)], BUDGET).action == action
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        *[("30", 1800), ("30:15", 1815), ("2:00:00", 7200), ("1-2", 93600), ("1-2:30", 95400), ("1-2:30:05", 95405)],
+        *[("0", None), (None, None), ("0:02", 2)],
+    ],
+)
+def test_a_limit_is_read_as_sbatch_reads_it(limit: str | None, seconds: int | None) -> None:
+    assert seconds_of(limit) == seconds
 
 
 @pytest.mark.parametrize("status", [75, 69, 143])

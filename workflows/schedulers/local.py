@@ -135,7 +135,7 @@ class Driver:
             return ExitCode.STOPPED
         reason = _reason(attempt) or f"the job script ended with status {int(code)}"
         logger.error("%s failed (%s): %s%s", stage.name, code.kind, reason, f" [{then.why}]" if then.why else "")
-        if attempt is not None:
+        if attempt is not None and attempt.log.exists():
             logger.error("its output: %s", attempt.log)
         return code if code is not ExitCode.DONE else ExitCode.BUG
 
