@@ -76,7 +76,7 @@ class Evaluation:
         self.job, self.config = job, job.config
         model = self.config.actor_rollout_ref.model
         self.tokenizer = hf_tokenizer(model.tokenizer_path or model_path, trust_remote_code=model.trust_remote_code)
-        self.reward_fn = load_reward_manager(self.config, self.tokenizer)
+        self.reward_fn = load_reward_manager(self.config, self.tokenizer, poll=self.job.stop.check)
         settings, data = self.config.evaluate, self.config.data
         files = [Path(file) for file in settings.files] or val_files(job.folder, self.config)
         self.dataset = PromptDataset(files, data, self.tokenizer, tool_schemas(self.config), settings.max_samples)

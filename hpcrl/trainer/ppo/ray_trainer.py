@@ -58,7 +58,7 @@ class RayPPOTrainer:
         self.ray_worker_group_cls = ray_worker_group_cls
         self.job = job or standalone_job(self.config)
         self.tokenizer = tokenizer or load_run_tokenizer(self.job.folder, self.config)
-        self.reward_fn = load_reward_manager(self.config, self.tokenizer)
+        self.reward_fn = load_reward_manager(self.config, self.tokenizer, poll=self.job.stop.check)
         self.kl_ctrl = get_kl_controller(self.config.algorithm.kl_ctrl)
         self._open_data()
         trainer = self.config.trainer
