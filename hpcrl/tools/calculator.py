@@ -64,7 +64,7 @@ def calculate(expression: str) -> str:
         context.prec = MAX_DIGITS + DECIMAL_DIGITS
         try:
             return _shown(_value(tree.body, 0, expression.strip()))
-        except (ZeroDivisionError, DivisionByZero):
+        except (ZeroDivisionError, DivisionByZero):  # the latter: a negative power of 0
             raise CalculationError("division by zero") from None
         except (InvalidOperation, Overflow, OverflowError):
             raise CalculationError("the result is undefined or too large") from None
@@ -90,6 +90,8 @@ def _value(node: ast.expr, depth: int, source: str) -> Number:
 
 
 def _apply(op: ast.operator, left: Number, right: Number) -> Number:
+    if right == 0 and isinstance(op, ast.Div | ast.FloorDiv | ast.Mod):
+        raise ZeroDivisionError
     match op:
         case ast.Pow():
             return _power(left, right)
