@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hpcrl.config.arithmetic import batch_arithmetic
     from hpcrl.config.checks import check
     from hpcrl.config.composition import compose, experiments
-    from hpcrl.config.convert import from_dict, to_dict
+    from hpcrl.config.convert import as_config, from_dict, to_dict
     from hpcrl.config.messages import ConfigError
     from hpcrl.config.schema import Config
     from hpcrl.config.seam import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StopRequested,
         UserError,
     )
+    from hpcrl.config.tools import read_tool_config
 
 # A job script's helpers need the seam alone, a stage that reads its manifest needs no Hydra.
 _SEAM = (
@@ -33,7 +34,9 @@ _SEAM = (
 __getattr__ = lazy_exports(
     __name__,
     {
+        "as_config": "hpcrl.config.convert",
         "batch_arithmetic": "hpcrl.config.arithmetic",
+        "read_tool_config": "hpcrl.config.tools",
         "check": "hpcrl.config.checks",
         "compose": "hpcrl.config.composition",
         "experiments": "hpcrl.config.composition",
@@ -57,10 +60,12 @@ __all__ = [
     "StageFolder",
     "StopRequested",
     "UserError",
+    "as_config",
     "batch_arithmetic",
     "check",
     "compose",
     "experiments",
     "from_dict",
+    "read_tool_config",
     "to_dict",
 ]

@@ -11,6 +11,7 @@ from hpcrl.config.base import section
 
 Positive = Annotated[int, Field(gt=0)]
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
 DType = Literal["fp32", "bf16"]
 
 
@@ -18,9 +19,9 @@ DType = Literal["fp32", "bf16"]
 class OptimConfig:
     lr: Annotated[float, Field(gt=0)] = 1e-6
     """Peak learning rate (AdamW)."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """Decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """AdamW's moment decay rates."""
     lr_warmup_steps: int = -1
     """Optimiser steps of linear warm-up; negative: `lr_warmup_steps_ratio` decides."""
@@ -82,7 +83,7 @@ class ActorConfig:
     """Weight of the entropy bonus."""
     use_kl_loss: bool = False
     """Add the KL against the reference model to the loss."""
-    kl_loss_coef: float = 0.001
+    kl_loss_coef: Annotated[float, Field(ge=0)] = 0.001
     """Weight of the KL loss."""
     kl_loss_type: KLPenalty = "low_var_kl"
     """Estimator of the KL loss."""

@@ -29,7 +29,7 @@ KLPenalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "
 class KLControlConfig:
     type: Literal["fixed", "adaptive"] = "fixed"
     """A constant coefficient, or one that follows `target_kl`."""
-    kl_coef: float = 0.001
+    kl_coef: Annotated[float, Field(ge=0)] = 0.001
     """Coefficient of the KL penalty in the reward (its first value, where adaptive)."""
     horizon: Annotated[int, Field(gt=0)] = 10_000
     """Samples over which an adaptive coefficient moves."""
@@ -41,10 +41,10 @@ class KLControlConfig:
 class AlgorithmConfig:
     adv_estimator: AdvEstimator = "grpo"
     """Advantage estimator."""
-    gamma: float = 1.0
-    """Discount factor."""
-    lam: float = 1.0
-    """λ of generalised advantage estimation."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Discount factor; of these estimators, reinforce_plus_plus reads it."""
+    lam: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """λ of generalised advantage estimation, which no estimator of a run reads yet."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide a group's advantages by their standard deviation (false: Dr. GRPO)."""
     use_kl_in_reward: bool = False

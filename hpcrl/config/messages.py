@@ -18,6 +18,7 @@ from hpcrl.config.keys import (
     nearest,
     nearest_keys,
 )
+from hpcrl.config.schema import Config
 from hpcrl.config.seam import UserError
 
 _NUMBER_TYPES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -53,14 +54,15 @@ def offer(names: Iterable[str], before: str = "; nearest: ") -> str:
     return before + ", ".join(names) if names else ""
 
 
-def _unknown(path: tuple[str | int, ...], given: Any) -> str:
-    parent = annotation_at(path[:-1])
-    candidates = nearest_keys(path)
-    if not candidates and is_section(parent):
-        where = dotted(path[:-1]) or "the top level"
-        return f"{dotted(path)}: unknown key; {where} has {', '.join(fields_of(parent))}"
+def _unknown(path: tuple[str | int, ...], given: Any, root: type, before: str) -> str:
+    parent = annotation_at(path[:-1], root)
+    there = fields_of(parent) if is_section(parent) else {}
+    candidates = nearest_keys(path) if root is Config else nearest(str(path[-1]), there)
+    if not candidates and there:
+        where = before + dotted(path[:-1]) if path[1:] else before.rstrip(".") or "the top level"
+        return f"{before}{dotted(path)}: unknown key; {where} has {', '.join(there)}"
     value = "" if isinstance(given, dict) else f" (given {shown(given)})"
-    return f"{dotted(path)}: unknown key{value}{offer(candidates)}"
+    return f"{before}{dotted(path)}: unknown key{value}{offer(candidates)}"
 
 
 def _not_allowed(key: str, given: Any, allowed: list[Any]) -> str:
@@ -88,17 +90,26 @@ def wanted(annotation: Any) -> str:
     return f"one of {', '.join(str(value) for value in values)}" if values else "another type"
 
 
-def describe(error: ErrorDetails) -> str:
-    """One line for one of pydantic's findings: the key, what was given, what is allowed, what is nearest."""
+def describe(error: ErrorDetails, root: type = Config, before: str = "") -> str:
+    """One line for one of pydantic's findings: the key, what was given, what is allowed, what is nearest.
+
+    Args:
+        root: the section that was validated.
+        before: put before every key, to say where that section stands (`prepare.splits.train.0.options.`).
+    """
     kind, given = error["type"], error["input"]
     path = tuple(part for part in error["loc"] if part != "[key]")
-    key, context = dotted(path), error.get("ctx", {})
-    annotation = annotation_at(path)
+    key, context = before + dotted(path), error.get("ctx", {})
+    annotation = annotation_at(path, root)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        return _unknown(path, given)
+        return _unknown(path, given, root, before)
     if "[key]" in error["loc"]:
-        outer = annotation_at(path[:-1])
-        return _not_allowed(dotted(path[:-1]), given, allowed_values(get_args(outer)[0]))
+        outer = annotation_at(path[:-1], root)
+        return _not_allowed(before + dotted(path[:-1]), given, allowed_values(get_args(outer)[0]))
+    if kind == "value_error":  # of a validator of ours, which says all
+        return f"{key}: {context['error']}"
+    if kind in ("too_short", "string_too_short"):
+        return f"{key}: {shown(given)} is not allowed; it must not be empty"
     if kind in ("missing", "missing_argument"):
         return f"{key}: missing; it has no default and must be given ({wanted(annotation)})"
     if kind in _BOUNDS:
@@ -112,5 +123,5 @@ def describe(error: ErrorDetails) -> str:
     return f"{key}: {shown(given)} is not allowed; it must be {wanted(annotation)}"
 
 
-def describe_all(failure: ValidationError) -> list[str]:
-    return [describe(error) for error in failure.errors(include_url=False)]
+def describe_all(failure: ValidationError, root: type = Config, before: str = "") -> list[str]:
+    return [describe(error, root, before) for error in failure.errors(include_url=False)]

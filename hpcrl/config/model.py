@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hpcrl.config.actor import Positive
 from hpcrl.config.base import section
 
 
@@ -15,17 +16,17 @@ class TinyModelConfig:
 
     vocab_size: Annotated[int, Field(ge=320)] = 512
     """Tokens of the tokenizer: 256 bytes, the special tokens, the rest merges."""
-    hidden_size: int = 128
+    hidden_size: Positive = 128
     """Width of the model."""
-    intermediate_size: int = 384
+    intermediate_size: Positive = 384
     """Width of the feed-forward layers."""
-    num_hidden_layers: int = 2
+    num_hidden_layers: Positive = 2
     """Number of layers."""
-    num_attention_heads: int = 4
+    num_attention_heads: Positive = 4
     """Number of query heads."""
-    num_key_value_heads: int = 2
+    num_key_value_heads: Positive = 2
     """Number of key and value heads."""
-    max_position_embeddings: int = 1024
+    max_position_embeddings: Positive = 1024
     """Longest sequence, in tokens."""
 
 

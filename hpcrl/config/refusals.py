@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcrl.config.aliases import lookup, present
+from hpcrl.config.messages import shown
 
 _ENGINE = "this engine has no rollout backend here yet; rollout.name=hf samples with transformers on any device"
 
@@ -30,6 +31,15 @@ REFUSED_KEYS: dict[str, str] = {
 """Key or section -> why it is refused and what to take instead."""
 
 
+ONE_VALUED_KEYS: dict[str, tuple[Any, str]] = {
+    "trainer.async_weight_update": (
+        False,
+        "rollouts always sample with the newest weights, which are handed over between two steps",
+    ),
+}
+"""Key of the documents -> the one value that says what hpcrl does anyway, and why there is no other."""
+
+
 def refuse(raw: dict[str, Any]) -> list[str]:
     """Take refused keys and values out of the raw config; returns one line for each."""
     problems: list[str] = []
@@ -44,4 +54,12 @@ def refuse(raw: dict[str, Any]) -> list[str]:
             parent, _, last = key.rpartition(".")
             lookup(raw, parent).pop(last)
             problems.append(f"{key}: {value!r} is not supported: {reasons[value]}")
+    for key, (value, reason) in ONE_VALUED_KEYS.items():
+        given = lookup(raw, key)
+        if not present(given):
+            continue
+        parent, _, last = key.rpartition(".")
+        lookup(raw, parent).pop(last)
+        if given is not value:
+            problems.append(f"{key}: {shown(given)} is not supported, only {shown(value)}: {reason}")
     return problems

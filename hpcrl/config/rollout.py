@@ -33,10 +33,14 @@ class MultiTurnConfig:
     """How the model writes tool calls."""
 
 
+AGENT_LOOPS = ("single_turn_agent", "tool_agent")
+"""Agent loops by name; a test holds this against the registry."""
+
+
 @section
 class AgentConfig:
     default_agent_loop: str | None = None
-    """Agent loop of rows without `agent_name`; null: tool_agent with multi_turn, else single_turn_agent."""
+    """Of rows without `agent_name` (name or dotted path); null: by `multi_turn` tool_agent or single_turn_agent."""
 
 
 @section

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hpcrl.config.base import StrList, section
+from hpcrl.config.columns import unknown_fields
 from hpcrl.config.data import SourceConfig
-from hpcrl.config.seam import UserError
+from hpcrl.config.keys import fields_of, nearest
+from hpcrl.config.messages import ConfigError, describe_all, offer
+from hpcrl.config.reasoning_gym import task_names
 
 FileFormat = Literal["parquet", "jsonl", "json", "csv"]
 Operation = Literal["+", "-", "*"]
@@ -18,24 +20,6 @@ Operation = Literal["+", "-", "*"]
 
 def _all_operations() -> list[Operation]:
     return ["+", "-", "*"]
-
-
-ROW_FIELDS = (
-    "prompt",
-    "ground_truth",
-    "messages",
-    "data_source",
-    "ability",
-    "style",
-    "question",
-    "answer",
-    "agent_name",
-    "need_tools_kwargs",
-    "tools_kwargs",
-    "interaction_kwargs",
-    "metadata",
-)
-"""Our fields of a row: the keys of `columns`."""
 
 
 @section
@@ -125,10 +109,23 @@ HUB_IDS = {"gsm8k": "openai/gsm8k", "math": "DigitalLearningGmbH/MATH-lighteval"
 """What a source reads when no path is given."""
 
 
-def nearest(name: str, names: Any) -> str:
-    """ ", nearest: x" when one of `names` is like `name`, else the list of them all."""
-    close = difflib.get_close_matches(name, list(names), n=2, cutoff=0.5)
-    return f"; nearest: {', '.join(close)}" if close else f"; there are: {', '.join(names)}"
+SOURCE_KEYS: dict[str, tuple[str, ...]] = {
+    "arithmetic": ("split", "seed"),
+    "reasoning_gym": ("seed",),
+    "file": ("path", "columns"),
+    "huggingface": ("path", "split", "columns"),
+    "gsm8k": ("path", "split"),
+    "math": ("path", "split"),
+}
+"""Keys that a source reads besides rows, data_source and options, which all read."""
+
+DATA_SOURCES = {
+    "arithmetic": "hpcrl/arithmetic",
+    "reasoning_gym": "reasoning_gym/{task}",
+    "gsm8k": "openai/gsm8k",
+    "math": "DigitalLearningGmbH/MATH-lighteval",
+}
+"""What a source of known content calls its rows, where `data_source` is not given."""
 
 
 def parse_options(source: SourceConfig, where: str) -> Any:
@@ -139,23 +136,50 @@ def parse_options(source: SourceConfig, where: str) -> Any:
         where: its place in the config, for messages.
 
     Raises:
-        UserError: the source or an option is unknown, or a value does not fit.
+        ConfigError: the source, an option or a column's field is unknown, a value does not fit, or a key is given
+            that the source does not read. All of it is named.
     """
-    if source.source not in SOURCE_OPTIONS:
-        raise UserError(f"{where}.source: unknown source {source.source!r}{nearest(source.source, SOURCE_OPTIONS)}")
-    cls = SOURCE_OPTIONS[source.source]
-    known = {field.name for field in dataclasses.fields(cls)}
+    name = source.source
+    if name not in SOURCE_OPTIONS:
+        raise ConfigError(f"{where}.source: unknown source {name!r}{_nearest(name, SOURCE_OPTIONS)}")
+    cls = SOURCE_OPTIONS[name]
+    problems = [*_unread_keys(source, where), *unknown_fields(source, where)]
     given = dict(source.options)
     if cls is ReasoningGymOptions:
-        extra = {key: given.pop(key) for key in list(given) if key not in known}
+        extra = {key: given.pop(key) for key in list(given) if key not in fields_of(cls)}
         given["task_options"] = {**given.get("task_options", {}), **extra}
-    for key in given:
-        if key not in known:
-            raise UserError(f"{where}.options.{key}: unknown option of {source.source}{nearest(key, sorted(known))}")
+    for key in list(given):
+        if key not in fields_of(cls):
+            del given[key]
+            problems.append(f"{where}.options.{key}: unknown option of {name}{_nearest(key, sorted(fields_of(cls)))}")
+    options: Any = None
     try:
-        return TypeAdapter(cls).validate_python(given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in error.errors()
-        )
-        raise UserError(f"{where}.options of {source.source}: {problems}") from None
+        options = TypeAdapter(cls).validate_python(given)
+    except ValidationError as failure:
+        problems += describe_all(failure, cls, f"{where}.options.")
+    if isinstance(options, ReasoningGymOptions) and task_names() and options.task not in task_names():
+        problems.append(f"{where}.options.task: unknown task {options.task!r}{_nearest(options.task, task_names())}")
+    if problems:
+        raise ConfigError(problems)
+    return options
+
+
+def default_data_source(source: SourceConfig) -> str | None:
+    """The data_source of the rows, as far as the config alone tells it."""
+    if source.data_source is not None:
+        return source.data_source
+    name = DATA_SOURCES.get(source.source)
+    return name and name.format(task=source.options.get("task"))
+
+
+def _unread_keys(source: SourceConfig, where: str) -> Iterator[str]:
+    reads = SOURCE_KEYS[source.source]
+    for key in ("path", "split", "seed", "columns"):
+        if key not in reads and getattr(source, key) not in (None, {}):
+            read = ", ".join(("rows", *reads, "data_source", "options"))
+            yield f"{where}.{key}: the source {source.source} does not read it; it reads {read}"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """The names that are like `name`, else all of them."""
+    return offer(nearest(name, names, cutoff=0.5)) or f"; there are: {', '.join(names)}"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcrl.config import Config
+from hpcrl.config import Config, read_tool_config
 
 
 def tool_schemas(config: Config) -> list[dict[str, Any]] | None:
     """Schemas in OpenAI's form, of `rollout.multi_turn.tool_config_path`; None without tools.
 
     Raises:
-        UserError: the file or a tool of it cannot be used.
+        ConfigError: the file cannot be used.
     """
-    from hpcrl.tools import load_tools
-
     multi_turn = config.actor_rollout_ref.rollout.multi_turn
     if not multi_turn.enable or multi_turn.tool_config_path is None:
         return None
-    return [tool.get_openai_tool_schema() for tool in load_tools(multi_turn.tool_config_path).values()]
+    return [tool.schema.to_openai() for tool in read_tool_config(multi_turn.tool_config_path)]

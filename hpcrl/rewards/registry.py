@@ -1,36 +1,21 @@
-"""Which rule scores which data_source."""
+"""The rule that scores a data_source; which there are stands in `hpcrl.config.rewards`."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from hpcrl.config.rewards import REWARD_RULES, find_rule, no_rule
 from hpcrl.config.seam import UserError
 
 ScoreFunction = Callable[..., float | dict[str, Any]]
 
-_RULES: dict[str, str] = {
-    "hpcrl/arithmetic": "hpcrl.rewards.arithmetic",
-    "openai/gsm8k": "hpcrl.rewards.gsm8k",
-    "reasoning_gym/*": "hpcrl.rewards.reasoning_gym",
-    "lighteval/MATH*": "hpcrl.rewards.math_boxed",
-    "DigitalLearningGmbH/MATH-lighteval": "hpcrl.rewards.math_boxed",
-    "HuggingFaceH4/MATH-500": "hpcrl.rewards.math_boxed",
-    "math_boxed": "hpcrl.rewards.math_boxed",
-    "math_boxed/*": "hpcrl.rewards.math_boxed",
-    "exact_match": "hpcrl.rewards.exact_match",
-    "exact_match/*": "hpcrl.rewards.exact_match",
-}
-"""data_source, or a pattern with *, to the module whose `compute_score` scores it; the first that matches counts."""
-
 
 def register_score_function(pattern: str, module: str) -> None:
     """Score rows whose data_source matches `pattern` (`*` stands for anything) by `compute_score` of `module`."""
-    _RULES[pattern] = module
+    REWARD_RULES[pattern] = module
     find_score_function.cache_clear()
 
 
@@ -41,15 +26,10 @@ def find_score_function(data_source: str) -> ScoreFunction:
     Raises:
         UserError: there is none; the message names those that exist.
     """
-    for pattern, module in _RULES.items():
-        if fnmatchcase(data_source, pattern):
-            return importlib.import_module(module).compute_score
-    near = difflib.get_close_matches(data_source, _RULES, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise UserError(
-        f"no reward rule for data_source {data_source!r}{hint}; there are rules for: {', '.join(_RULES)}. "
-        "Give the rows one of these names, or your own function by custom_reward_function.path and .name"
-    )
+    module = find_rule(data_source)
+    if module is None:
+        raise UserError(no_rule(data_source))
+    return importlib.import_module(module).compute_score
 
 
 def default_compute_score(

@@ -20,7 +20,7 @@ EXPERIMENT = """\
 data: {train_files: [/data/train.parquet], val_files: [/data/test.parquet], train_batch_size: 16}
 trainer: {n_gpus_per_node: 2}
 actor_rollout_ref:
-  model: {path: some/model}
+  model: {path: /some/model}
   rollout: {n: 8}
   actor: {ppo_mini_batch_size: 16, ppo_micro_batch_size_per_gpu: 8}
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpcrl.config import from_dict
+from hpcrl.config import ConfigError, from_dict, read_tool_config
 from hpcrl.config.seam import UserError
 from hpcrl.tools import check_tools, load_tools
 from hpcrl.tools.schemas import ToolSchema
@@ -50,8 +50,10 @@ def test_is_found_beside_the_package_from_any_folder(tmp_path: Path, monkeypatch
         ("tools: [", "not valid YAML"),
         ({"tool": []}, "a list `tools:`"),
         ({"tools": []}, "a list `tools:`"),
-        ({"tools": ["x"]}, "a mapping"),
-        ({"tools": [entry(clas_name="x")]}, r"unknown keys \['clas_name'\]"),
+        ({"tools": [entry()], "tols": []}, "unknown key 'tols'"),
+        ({"tools": [entry(tool_schema=schema(descripton="x"))]}, r"function\.descripton: unknown key.*: descri"),
+        ({"tools": ["x"]}, "it must be {class_name"),
+        ({"tools": [entry(clas_name="x")]}, r"tools\[0\]\.clas_name: unknown key; nearest: class_name"),
         ({"tools": [entry(class_name="Calculator")]}, "dotted path"),
         (
             {"tools": [entry(class_name="hpcrl.tools.calculater.CalculatorTool")]},
@@ -62,17 +64,20 @@ def test_is_found_beside_the_package_from_any_folder(tmp_path: Path, monkeypatch
         ({"tools": [entry(class_name="no_such_package.x.Tool")]}, "no module 'no_such_package.x'"),
         ({"tools": [entry(config={"timeout": -1})]}, "timeout must be a positive"),
         ({"tools": [entry(config={"speed": 1})]}, r"unknown keys \['speed'\]"),
-        ({"tools": [entry(config={"type": "mcp"})]}, "must be native"),
+        ({"tools": [entry(config={"type": "mcp"})]}, r"config\.type: 'mcp' is not allowed; allowed: native"),
         ({"tools": [entry(tool_schema=schema(name=""))]}, r"function\.name"),
         ({"tools": [entry(tool_schema=schema(parameters={"type": "array"}))]}, r"parameters\.type"),
-        ({"tools": [entry(tool_schema={"type": "function"})]}, r"function: Field required"),
+        ({"tools": [entry(tool_schema={"type": "function"})]}, r"tool_schema\.function: missing"),
         (
             {"tools": [entry(tool_schema=schema(parameters={"properties": {"x": {"type": "strng"}}}))]},
             "'strng' is not valid",
         ),
-        ({"tools": [entry(tool_schema=schema(parameters={"required": ["y"]}))]}, r"requires \['y'\]"),
-        ({"tools": [{k: v for k, v in entry().items() if k != "tool_schema"}]}, "tool_schema is missing"),
-        ({"tools": [entry(), entry()]}, r"same name: \['t'\]"),
+        (
+            {"tools": [entry(tool_schema=schema(parameters={"required": ["y"]}))]},
+            r"parameters\.required: y is not among the properties",
+        ),
+        ({"tools": [{k: v for k, v in entry().items() if k != "tool_schema"}]}, r"tool_schema: missing"),
+        ({"tools": [entry(), entry()]}, "same name: t"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, content: Any, said: str) -> None:
@@ -81,8 +86,17 @@ def test_what_is_wrong_is_said(tmp_path: Path, content: Any, said: str) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
+    wrong = [entry(clas_name="x", config=[1]), entry(class_name="Tool"), "x"]
+    with pytest.raises(ConfigError) as caught:
+        read_tool_config(Path(write(tmp_path / "tools.yaml", {"tools": wrong})))
+    assert [problem.split(", ", 1)[1].split(":")[0] for problem in caught.value.problems] == [
+        "tools[0].clas_name", "tools[0].config", "tools[1].class_name", "tools[2]"
+    ]  # fmt: skip
+
+
 def test_a_missing_file_and_the_nearest_one() -> None:
-    with pytest.raises(UserError, match=r"did you mean configs/tools/calculator\.yaml"):
+    with pytest.raises(UserError, match=r"nearest: configs/tools/calculator\.yaml"):
         load_tools("configs/tools/calculater.yaml")
 
 
@@ -100,7 +114,7 @@ def test_instant_checks_import_no_tool(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from hpcrl.config import from_dict
+from hpcrl.config import ConfigError, from_dict, read_tool_config
 from hpcrl.tools import check_tools
 multi_turn = {{"enable": True, "tool_config_path": {path!r}}}
 check_tools(from_dict({{"actor_rollout_ref": {{"rollout": {{"multi_turn": multi_turn}}}}}}), deep=False)

@@ -9,12 +9,11 @@ from typing import Any
 
 from hpcrl.config.data import SourceConfig
 from hpcrl.config.seam import UserError
-from hpcrl.config.sources import ROW_FIELDS, nearest
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as a source gives it, before validation: fields named as in `ROW_FIELDS`, or what is wrong with it."""
+    """One row as a source gives it, before validation: fields named as by `columns`, or what is wrong with it."""
 
     place: str
     """Where the row stands: file:line, file:row or the like."""
@@ -33,9 +32,6 @@ class Source(ABC):
 
     def __init__(self, config: SourceConfig, options: Any, split: str, seed: int, where: str) -> None:
         self.config, self.options, self.split, self.seed, self.where = config, options, split, seed, where
-        for field in config.columns:
-            if field not in ROW_FIELDS:
-                raise UserError(f"{where}.columns.{field}: unknown field{nearest(field, ROW_FIELDS)}")
 
     @abstractmethod
     def open(self) -> int:

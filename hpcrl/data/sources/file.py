@@ -9,27 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.columns import file_column, find_columns, missing_columns
 from hpcrl.config.seam import UserError
 from hpcrl.data.records import FORMATS, RecordFile, scan
 from hpcrl.data.row import is_chat_text
 from hpcrl.data.sources.base import RawRow, Source, chat
-
-DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt",),
-    "ground_truth": ("ground_truth", "reward_model.ground_truth"),
-    "messages": ("messages",),
-    "data_source": ("data_source",),
-    "ability": ("ability",),
-    "style": ("style", "reward_model.style"),
-    "question": ("question", "extra_info.question"),
-    "answer": ("answer", "extra_info.answer"),
-    "agent_name": ("agent_name",),
-    "need_tools_kwargs": ("need_tools_kwargs", "extra_info.need_tools_kwargs"),
-    "tools_kwargs": ("tools_kwargs", "extra_info.tools_kwargs"),
-    "interaction_kwargs": ("interaction_kwargs", "extra_info.interaction_kwargs"),
-    "metadata": ("metadata", "extra_info.metadata"),
-}
-"""Where each field is looked for; a dot leads into a nested column, so that files in verl's layout need no mapping."""
 
 
 class FileSource(Source):
@@ -100,36 +84,22 @@ class LocalFiles(FileSource):
 
     def _find_mapping(self) -> dict[str, str]:
         first = next((file for file in self.files if file.columns), self.files[0])
-        found = dict(self.config.columns)
-        for field, column in found.items():
-            if column.split(".")[0] not in first.columns:
-                raise UserError(
-                    f"{first.path} has no column {column!r} ({self.where}.columns.{field}); "
-                    f"its columns: {', '.join(first.columns) or 'none'}"
-                )
-        for field, candidates in DEFAULT_COLUMNS.items():
-            present = [column for column in candidates if column.split(".")[0] in first.columns]
-            if field not in found and present:
-                found[field] = present[0]
-        for field in ("prompt", "ground_truth"):
-            if field not in found and "messages" not in found and any(file.records for file in self.files):
-                raise UserError(
-                    f"{first.path} has no column {field!r}; its columns: {', '.join(first.columns) or 'none'}. "
-                    f"Say which one holds it: {self.where}.columns.{field}"
-                )
-        return found
+        given = self.config.columns
+        problems = missing_columns(given, first.columns, first.path, self.where)
+        if problems and (given or any(file.records for file in self.files)):
+            raise UserError(problems[0])
+        return find_columns(given, first.columns)
 
     def check_columns(self) -> None:
-        top = {column.split(".")[0] for column in self.mapping.values()}
         for file in self.files:
-            gone = sorted(top - set(file.columns)) if file.format in ("parquet", "csv") and file.columns else []
-            needed = [column for column in gone if column in self.config.columns.values()]
-            if needed:
-                raise UserError(f"{file.path} has no column {needed[0]!r}; its columns: {', '.join(file.columns)}")
+            if file.format in ("parquet", "csv") and file.columns:
+                gone = missing_columns(self.config.columns, file.columns, file.path, self.where)
+                if gone and file.records:
+                    raise UserError(gone[0])
         self.has_messages = "messages" in self.mapping
 
     def wanted_columns(self) -> set[str]:
-        return {column.split(".")[0] for column in self.mapping.values()}
+        return {file_column(column, self.files[0].columns) for column in self.mapping.values()}
 
     def fields(self, record: dict[str, Any]) -> dict[str, Any]:
         fields = {field: _at(record, column) for field, column in self.mapping.items()}

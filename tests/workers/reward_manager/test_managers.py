@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from hpcrl.config import from_dict
 from hpcrl.config.model import TinyModelConfig
@@ -136,6 +137,18 @@ def test_dapo_has_a_time_limit_too() -> None:
 
     manager = DAPORewardManager(TOKENIZER, 0, score, compute_score_timeout=0.1)
     assert manager(make_batch(["a"]), return_dict=True)["reward_extra_info"]["score_error"] == ["timeout"]
+
+
+@pytest.mark.parametrize("form", [dict, OmegaConf.create])
+def test_the_reward_parts_of_a_config_are_enough(form: Any) -> None:
+    buffer = {"enable": True, "len": 4, "penalty_factor": 1.0}
+    kwargs = {"max_resp_len": R, "overlong_buffer_cfg": buffer}
+    parts = form({"reward_model": {"reward_manager": "dapo", "reward_kwargs": kwargs}, "data": {"reward_fn_key": "of"}})
+    manager = load_reward_manager(parts, TOKENIZER, num_examine=1)
+    assert isinstance(manager, DAPORewardManager) and manager.overlong_buffer.len == 4
+    assert (manager.reward_fn_key, manager.num_examine) == ("of", 1)
+    with pytest.raises(UserError, match="reward_manager: 'dap' is not allowed; allowed: naive, dapo"):
+        load_reward_manager(form({"reward_model": {"reward_manager": "dap"}}), TOKENIZER)
 
 
 @pytest.mark.parametrize("name", ["naive", "dapo"])
