@@ -2,7 +2,8 @@
 
 A file is scanned once for its number of records; in line-based formats the scan also marks byte offsets, so that a
 range in the middle is found without reading what stands before it. A record that cannot be read is a record, too:
-it comes with its place and what is wrong, so that nothing is lost and ranges stay what they are.
+it comes with its place and what is wrong, so that nothing is lost and ranges stay what they are. A fault that hides
+what follows it, as in the middle of a JSON array, refuses the file.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ FORMATS: dict[str, FileFormat] = {
 }
 MARK_EVERY = 4096
 PARQUET_BATCH = 256
+_SHORT = 16
+"""A JSON fault so near to the end of what has been read may be a word or number that goes on."""
 csv.field_size_limit(sys.maxsize)
 
 
@@ -86,7 +89,7 @@ def scan(path: Path, given: FileFormat | None = None) -> RecordFile:
     """Count the records of a file.
 
     Raises:
-        UserError: missing, unreadable, or of unknown format.
+        UserError: missing, unreadable, of unknown format, or broken so that what follows cannot be told.
     """
     try:
         facts = path.stat()
@@ -191,18 +194,20 @@ def _csv(file: IO[bytes], mark: Mark) -> Iterator[_Record]:
     except StopIteration:
         return
     except csv.Error as error:
-        yield _Record(None, f"header cannot be read ({error})", 1, 0)
-        return
+        raise UserError(f"{file.name}: the CSV header cannot be read ({error})") from error
     if mark.record:
         lines = _Lines(file, mark)
     number, reader = mark.record, csv.reader(lines, strict=True)
     while True:
-        line, lines.broken = lines.line, False
+        line, offset, lines.broken = lines.line, lines.offset, False
         try:
             values = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
+            # an unclosed quote has swallowed the lines that follow: they are read again, each for itself
+            lines = _Lines(file, Mark(number, offset, line))
+            next(lines)
             value, problem = None, f"CSV that cannot be read ({error})"
             reader = csv.reader(lines, strict=True)
         else:
@@ -242,6 +247,8 @@ def _json(file: IO[bytes], mark: Mark) -> Iterator[_Record]:
         return
     if start != "[":
         value, problem = _object(buffer.rest())
+        if "Extra data" in problem:
+            raise UserError(f"{file.name}: neither one JSON object nor an array nor one object on each line")
         yield _Record(value, problem, None, 0)
         return
     buffer.skip()
@@ -252,14 +259,16 @@ def _json(file: IO[bytes], mark: Mark) -> Iterator[_Record]:
             continue
         try:
             value = buffer.value()
-        except ValueError:
-            yield _Record(None, "not JSON from here on", None, number)
-            return
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{file.name}: not JSON after record {number}; the file is cut or broken") from error
         is_object = isinstance(value, dict)
         yield _Record(
             value if is_object else None, "" if is_object else "a JSON value that is not an object", None, number
         )
         number += 1
+    buffer.skip()
+    if buffer.peek() != "":
+        raise UserError(f"{file.name}: the JSON array ends after record {number}, and something follows it")
 
 
 class _JsonBuffer:
@@ -297,8 +306,9 @@ class _JsonBuffer:
         while True:
             try:
                 value, end = self.decoder.raw_decode(self.text, self.at)
-            except ValueError:
-                if not self._more():
+            except json.JSONDecodeError as error:
+                unfinished = error.msg.startswith("Unterminated string") or error.pos > len(self.text) - _SHORT
+                if not unfinished or not self._more():
                     raise
                 continue
             if end == len(self.text) and self._more():  # a number may go on

@@ -74,25 +74,58 @@ def test_csv_quotes_newlines_and_faults(tmp_path: Path) -> None:
     file = scan(path)
     raws = list(file.read(0, 10))
     assert file.columns == ("q", "a")
-    assert [raw.fields for raw in raws] == [{"q": 'say "hi",\nplease', "a": "1"}, None, {"q": None, "a": "2"}, None]
-    assert [raw.place.rpartition(":")[2] for raw in raws] == ["2", "4", "5", "6"]
+    assert [raw.fields for raw in raws] == [
+        {"q": 'say "hi",\nplease', "a": "1"}, None, {"q": None, "a": "2"}, None, {"q": "y", "a": "4"}
+    ]  # fmt: skip
+    assert [raw.place.rpartition(":")[2] for raw in raws] == ["2", "4", "5", "6", "7"]
     assert "too few" in raws[1].problem
-    assert "cannot be read" in raws[3].problem  # an unclosed quote swallows the rest: said, not lost
+    assert "cannot be read" in raws[3].problem  # an unclosed quote costs its own line
+
+
+def test_every_line_after_an_unclosed_csv_quote_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MARK_EVERY", 1)
+    path = tmp_path / "x.csv"
+    path.write_text('q,a\n"open,1\nx,2\n"also open,3\ny,4\n"z","5"\n')
+    file = scan(path)
+    expected = [None, {"q": "x", "a": "2"}, None, {"q": "y", "a": "4"}, {"q": "z", "a": "5"}]
+    assert [raw.fields for raw in file.read(0, 10)] == expected
+    for start in range(5):
+        assert [raw.fields for raw in file.read(start, start + 2)] == expected[start : start + 2]
+    path.write_text('"q,a\nx,2\n')
+    with pytest.raises(UserError, match="header cannot be read"):
+        scan(path)
 
 
 def test_json_layouts(tmp_path: Path) -> None:
     (tmp_path / "lines.json").write_text('{"a": 1}\n{"a": 2}\n')
     (tmp_path / "object.json").write_text('{\n "a": 1\n}')
     (tmp_path / "one.json").write_text('{"a": 1}\n')
-    (tmp_path / "broken.json").write_text('[{"a": 1}, {"a": ')
     (tmp_path / "mixed.json").write_text('[{"a": 1}, 2]')
     (tmp_path / "empty.json").write_text("")
     assert everything(tmp_path / "lines.json") == [{"a": 1}, {"a": 2}]
     assert everything(tmp_path / "object.json") == [{"a": 1}]
     assert everything(tmp_path / "one.json") == [{"a": 1}]
-    assert everything(tmp_path / "broken.json") == [{"a": 1}, None]
     assert everything(tmp_path / "mixed.json") == [{"a": 1}, None]
     assert everything(tmp_path / "empty.json") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"a": 1}, {"a": ', "not JSON after record 1; the file is cut or broken"),
+        ('[{"a": 1}', "not JSON after record 1"),
+        ('[{"a": 1}, {"a": }, {"a": 3}]', "not JSON after record 1"),
+        ('[{"a": 1}, {"a": "x}]', "not JSON after record 1"),
+        ("[" * 100_000, "not JSON after record 0"),
+        ('[{"a": 1}]\n[{"a": 2}]', "the JSON array ends after record 1, and something follows"),
+        ('{\n"a": 1\n}\n{\n"a": 2\n}', "neither one JSON object nor an array nor one object on each line"),
+    ],
+)
+def test_json_that_hides_what_follows_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        scan(tmp_path / "x.json")
+    assert str(tmp_path / "x.json") in str(caught.value)
 
 
 def test_a_json_array_longer_than_the_buffer(tmp_path: Path) -> None:
