@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hpcrl.stage import StageJob, stage_main
+from hpcrl.trainer.ray_settings import apply_ray_settings
 
 
 def run(job: StageJob) -> None:
     """Bring up Ray, then train on the demonstrations."""
+    apply_ray_settings()
     from hpcrl.trainer.ray_cluster import ray_cluster
     from hpcrl.trainer.sft.trainer import SFTTrainer
 

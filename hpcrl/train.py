@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hpcrl.stage import StageJob, stage_main
+from hpcrl.trainer.ray_settings import apply_ray_settings
 
 
 def run(job: StageJob) -> None:
     """Bring up Ray, then train."""
+    apply_ray_settings()
     from hpcrl.trainer.checks import check_training
     from hpcrl.trainer.ppo.ray_trainer import POOL, RayPPOTrainer
     from hpcrl.trainer.ppo.ray_worker_group import RayWorkerGroup

@@ -9,8 +9,8 @@ from hpcrl.data.tool_schemas import tool_schemas
 from hpcrl.stage import StageJob
 from hpcrl.tools import check_tools
 from hpcrl.trainer.ppo.reward import check_reward
+from hpcrl.utils.chat import check_template
 from hpcrl.utils.run import load_run_tokenizer, train_files, val_files
-from hpcrl.workers.rollout.chat import check_template
 
 SAMPLED_ROWS = 100
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,16 +25,6 @@ OBJECT_STORE_BYTES = 256 * 2**20
 LONGEST_TEMP_DIR = 20
 """Longest temporary folder, in bytes, below which Ray's socket paths fit."""
 
-SETTINGS = {
-    "RAY_AUTH_MODE": "token",  # of our own, known to our processes alone; nothing is written to the home folder
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_COLOR_PREFIX": "0",
-    "RAY_worker_niceness": "0",  # ranks are the job's real work, not a background of it
-}
-"""Environment of a private Ray, where the user has not said otherwise."""
-
-
 @contextmanager
 def ray_cluster(job: StageJob) -> Iterator[None]:
     """Connect to the Ray at RAY_ADDRESS if the job brought one up, else start a private one; leave nothing behind."""
@@ -54,8 +43,6 @@ def ray_cluster(job: StageJob) -> Iterator[None]:
 @contextmanager
 def _private_ray(job: StageJob) -> Iterator[None]:
     folder = _own_folder()
-    for name, value in (SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}).items():
-        os.environ.setdefault(name, value)
     _init(address="local", include_dashboard=False, _temp_dir=str(folder), **_resources(job.config))
     failed = True
     try:
