@@ -160,7 +160,7 @@ def make_writer(
     tasks: list[ShardTask],
 ) -> ShardWriter:
     """The writer of these tasks' shards."""
-    from hpcrl.workers.rollout.chat import ChatTokens
+    from hpcrl.utils.chat import ChatTokens
 
     tokenizer, kwargs = load_tokenizer(), config.data.apply_chat_template_kwargs
     if not tokenizer.chat_template:

@@ -15,7 +15,7 @@ from hpcrl.data.tables import ParquetRows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from hpcrl.workers.rollout.chat import ChatTokens
+    from hpcrl.utils.chat import ChatTokens
 
 
 class Tokens(TypedDict):
@@ -79,7 +79,7 @@ class SFTDataset:
         Raises:
             UserError: missing or unreadable file, missing column.
         """
-        from hpcrl.workers.rollout.chat import ChatTokens
+        from hpcrl.utils.chat import ChatTokens
 
         self._rows = ParquetRows(files, {messages_key: "sft.messages_key"})
         self._chat = ChatTokens(tokenizer, tools, template_kwargs)

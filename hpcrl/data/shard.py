@@ -24,7 +24,7 @@ from hpcrl.utils.files import sync_folder, write_json
 
 if TYPE_CHECKING:
     from hpcrl.data.lengths import PromptMeter
-    from hpcrl.workers.rollout.chat import ChatTokens
+    from hpcrl.utils.chat import ChatTokens
 
 FORMAT = 1
 """Raised when the rows or the files that this code writes change."""

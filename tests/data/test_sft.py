@@ -12,7 +12,7 @@ from chat_fixture import TOOLS, prepare, tokenizer
 
 from hpcrl.config.seam import UserError
 from hpcrl.data.sft import SFTDataset, encode_conversation
-from hpcrl.workers.rollout.chat import ChatTokens
+from hpcrl.utils.chat import ChatTokens
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12+34"}}\n</tool_call>'
 CONVERSATION = [

@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "AgentLoopManager": "hpcrl.workers.rollout.agent_loop.manager",
-        "ChatTokens": "hpcrl.workers.rollout.chat",
+        "ChatTokens": "hpcrl.utils.chat",
         "RolloutReplica": "hpcrl.workers.rollout.base",
         "SamplingParams": "hpcrl.workers.rollout.base",
         "TokenOutput": "hpcrl.workers.rollout.base",

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcrl.config.data import DataConfig
 from hpcrl.config.schema import Config
 from hpcrl.config.seam import UserError
+from hpcrl.data.lengths import truncate_tokens
 from hpcrl.tools.base import BaseTool
+from hpcrl.utils.chat import ChatTokens
 from hpcrl.utils.seed import turn_key
 from hpcrl.workers.rollout.base import RolloutReplica, SamplingParams, TokenOutput
-from hpcrl.workers.rollout.chat import ChatTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -124,13 +125,8 @@ def fit_prompt(ids: list[int], data: DataConfig, uid: str) -> list[int]:
     limit = data.max_prompt_length
     if len(ids) <= limit:
         return ids
-    match data.truncation:
-        case "left":
-            return ids[-limit:]
-        case "right":
-            return ids[:limit]
-        case "middle":
-            return ids[: limit // 2] + ids[len(ids) - (limit - limit // 2) :]
+    if data.truncation != "error":
+        return truncate_tokens(ids, limit, data.truncation)
     raise UserError(
         f"prompt {uid} has {len(ids)} tokens, data.max_prompt_length is {limit}: raise it, set "
         "data.filter_overlong_prompts=true, or cut prompts by data.truncation=left, right or middle"

@@ -10,10 +10,10 @@ from typing import Any
 
 from hpcrl.config.seam import UserError
 from hpcrl.tools.base import BaseTool
+from hpcrl.utils.chat import ChatTokens
 from hpcrl.workers.rollout.agent_loop.base import AgentLoopBase, AgentLoopOutput, TrajectoryKey, fit_prompt
 from hpcrl.workers.rollout.agent_loop.tool_session import ToolSession
 from hpcrl.workers.rollout.base import SamplingParams
-from hpcrl.workers.rollout.chat import ChatTokens
 from hpcrl.workers.rollout.tool_parser.base import BadToolCall, ToolCall, get_tool_parser
 
 

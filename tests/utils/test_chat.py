@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from hpcrl.config.model import TinyModelConfig
 from hpcrl.config.seam import UserError
 from hpcrl.models.tiny import build_tokenizer
-from hpcrl.workers.rollout.chat import ChatTokens, check_template
+from hpcrl.utils.chat import ChatTokens, check_template
 
 TOOLS = [{"type": "function", "function": {"name": "calculator", "description": "", "parameters": {"type": "object"}}}]
 
