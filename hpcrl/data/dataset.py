@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.seam import UserError
@@ -94,13 +95,10 @@ class PromptDataset:
 
     def _unique_ids(self) -> list[str]:
         """split/index where those are unique, else file and row."""
-        ids: list[str] = []
-        for first, rows in self._rows.batches(4096, ["extra_info"]):
-            for i, row in enumerate(rows):
-                info = row.get("extra_info")
-                split, index = (info.get("split"), info.get("index")) if isinstance(info, dict) else (None, None)
-                ids.append(f"{split}/{index}" if split is not None and index is not None else f"row/{first + i}")
-        return ids if len(set(ids)) == len(ids) else [f"row/{i}" for i in range(len(ids))]
+        facts = pl.concat([pl.DataFrame(part) for part in self._rows.members("extra_info", ("split", "index"))])
+        rows = pl.format("row/{}", pl.int_range(pl.len()))
+        named = facts.select(pl.coalesce(pl.format("{}/{}", "split", "index"), rows)).to_series()
+        return (facts.select(rows).to_series() if named.is_duplicated().any() else named).to_list()
 
     def _apply_length_policy(self, meter: PromptMeter, total: int) -> None:
         limit = self.config.max_prompt_length

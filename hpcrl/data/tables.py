@@ -8,11 +8,12 @@ import logging
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpcrl.config.seam import NoSpaceError, UserError
@@ -100,6 +101,19 @@ class ParquetRows:
             first = self._starts[number]
             for start in range(0, part.num_rows, size):
                 yield first + start, part.slice(start, size).to_pylist()
+
+    def members(self, column: str, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
+        """Members of a struct column as columns of text, file by file; nulls where a file has no such member."""
+        for table in self._tables:
+            values = table[column] if column in table.column_names else None
+            kind = values.type if values is not None else pa.null()
+            there = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+            yield {
+                name: pc.cast(pc.struct_field(values, name), pa.string())
+                if name in there and not pa.types.is_nested(there[name])
+                else pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
+                for name in names
+            }
 
 
 def _own_metadata(parquet: pq.ParquetFile) -> dict[str, Any]:

@@ -58,6 +58,28 @@ def test_rows_of_either_library(tmp_path: Path, writer: str) -> None:
     }
 
 
+def test_identities_of_files_that_differ_in_their_layout(tmp_path: Path) -> None:
+    plain = {key: value for key, value in row(0).items() if key != "extra_info"}
+    split = pa.array(["a"]).dictionary_encode()
+    infos = {
+        "none": None,
+        "text": pa.array(["x"]),
+        "whole": pa.StructArray.from_arrays([split, pa.array([3], pa.int8())], ["split", "index"]),
+        "partly": pa.array([{"split": None, "index": 1}]),
+        "nested": pa.array([{"split": ["a"], "index": 1}]),
+        "empty": pa.StructArray.from_arrays([split, pa.array([3], pa.int8())], ["split", "index"]),
+        "null": pa.array([None], pa.struct({"split": pa.string(), "index": pa.int64()})),
+    }
+    files = []
+    for name, info in infos.items():
+        table = pa.Table.from_pylist([plain])
+        table = table if info is None else table.append_column("extra_info", info)
+        files.append(tmp_path / f"{name}.parquet")
+        pq.write_table(table.slice(0, 0) if name == "empty" else table, files[-1])
+    found = dataset(files, measured=False)
+    assert found._uids == ["row/0", "row/1", "a/3", "row/3", "row/4", "row/5"]
+
+
 def test_the_column_of_the_reward_stands_under_its_own_name_too(tmp_path: Path) -> None:
     rows = [{**row(0, "1+1?"), "scored_by": "exact_match"}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
