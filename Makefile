@@ -74,7 +74,7 @@ $(STAMP): pyproject.toml $(wildcard constraints/*.txt)
 	  set -e; \
 	  mkdir -p .venv; exec 8>.venv/.lock; flock 8; \
 	  if [ -e $@ ] && [ -z "$$(find $^ -newer $@)" ]; then exit 0; fi; \
-	  echo "installing into .venv (some minutes, about 3 GB)"; \
+	  echo "installing into .venv (some minutes, some GB)"; \
 	  [ -x $(PY) ] || $(PYTHON) -m venv .venv; \
 	  if [ "$$TORCH_INDEX" != "$$(cat .venv/.torch-index 2>/dev/null)" ]; then \
 	    $(PY) -m pip install --disable-pip-version-check --quiet --force-reinstall \

@@ -139,7 +139,9 @@ def _set_stale_aside(run: Run, stage: Stage, wanted: Fingerprint) -> None:
     jobs = [record for attempt in folder.attempts() if (record := JobRecord.read(attempt)) and record.fingerprint]
     if not jobs or jobs[-1].fingerprint == wanted.digest:
         return
-    away = folder.path / "stale" / str(len(jobs))
+    number = len(jobs)
+    while (away := folder.path / "stale" / str(number)).exists():
+        number += 1
     for path in [folder.out, *(run.path / name for name in stage.state)]:
         if path.exists():
             away.mkdir(parents=True, exist_ok=True)

@@ -17,20 +17,18 @@ MODEL_KEYS = (f"{MODEL}.path", f"{MODEL}.tokenizer_path", f"{MODEL}.tiny", f"{MO
 TOOLS_KEYS = (f"{TOOLS}.enable", f"{TOOLS}.tool_config_path")
 HUB_SOURCES = ("huggingface", "gsm8k", "math")
 RANKS = ("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.device", "trainer.cpu_threads_per_rank")
-COMMON_CODE = (
-    *("hpcrl/stage.py", "hpcrl/protocol.py", "hpcrl/utils/**", "hpcrl/models/**", "hpcrl/data/**"),
-    "hpcrl/workers/rollout/chat.py",
-)
+COMMON_CODE = ("hpcrl/stage.py", "hpcrl/protocol.py", "hpcrl/utils/**", "hpcrl/models/**", "hpcrl/data/**")
+TOOLS_CODE = ("hpcrl/tools/**", "hpcrl/config/tools.py")
 SFT_CODE = (
     *("hpcrl/trainer/sft/**", "hpcrl/trainer/checkpoint.py", "hpcrl/trainer/metrics.py", "hpcrl/trainer/tracking.py"),
-    *("hpcrl/trainer/progress.py", "hpcrl/trainer/ray_cluster.py"),
+    *("hpcrl/trainer/progress.py", "hpcrl/trainer/ray_*.py"),
     *("hpcrl/trainer/ppo/ray_worker_group.py", "hpcrl/trainer/ppo/resource_pool.py"),
     *("hpcrl/trainer/ppo/core_algos/**", "hpcrl/workers/base.py", "hpcrl/workers/sft.py", "hpcrl/workers/engine/**"),
     "hpcrl/workers/rollout/agent_loop/metrics.py",
 )
 SAMPLING_CODE = (
     "hpcrl/config/rewards.py",
-    *("hpcrl/tools/**", "hpcrl/interactions/**", "hpcrl/rewards/**", "hpcrl/workers/**", "hpcrl/trainer/**"),
+    *(*TOOLS_CODE, "hpcrl/interactions/**", "hpcrl/rewards/**", "hpcrl/workers/**", "hpcrl/trainer/**"),
 )
 
 
@@ -97,7 +95,7 @@ STAGES: tuple[Stage, ...] = (
         command=("-m", "hpcrl.prepare"),
         parents=("fetch",),
         outputs=("dataset_card.json",),
-        code=("hpcrl/prepare.py", "hpcrl/config/sources.py", "hpcrl/config/columns.py", *COMMON_CODE, "hpcrl/tools/**"),
+        code=("hpcrl/prepare.py", "hpcrl/config/sources.py", "hpcrl/config/columns.py", *COMMON_CODE, *TOOLS_CODE),
         config=(
             *("seed", "prepare.splits", "prepare.rows_per_shard", *MODEL_KEYS, *TOOLS_KEYS),
             *("workflow.stages", "sft.max_length"),
@@ -113,7 +111,7 @@ STAGES: tuple[Stage, ...] = (
         command=("-m", "hpcrl.sft"),
         parents=("fetch", "prepare"),
         outputs=("model",),
-        code=("hpcrl/sft.py", *COMMON_CODE, "hpcrl/tools/**", *SFT_CODE),
+        code=("hpcrl/sft.py", *COMMON_CODE, *TOOLS_CODE, *SFT_CODE),
         config=(
             *("seed", "sft", "data.apply_chat_template_kwargs", "data.truncation", *MODEL_KEYS, *TOOLS_KEYS),
             *RANKS,

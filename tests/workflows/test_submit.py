@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcrl.config import ConfigError, UserError
+from hpcrl.config import ConfigError, UserError, compose, to_dict
 from workflows import snapshot
 from workflows.cli import guarded
 from workflows.manifest import rooted
+from workflows.run import dump_manifest
 from workflows.stages import Stage
 from workflows.submit import main, plan
 
@@ -213,6 +214,22 @@ def test_a_project_that_git_ignores_is_walked(project: Path) -> None:
 def test_a_manifest_whose_config_is_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text("config: text\n")
     assert "no manifest" in _refusal(f"manifest={tmp_path / 'manifest.yaml'}")
+
+
+def test_an_override_of_a_manifest_is_read_from_the_callers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = "configs/tools/calculator.yaml"
+    for name in ("run/code/workflows/x.py", f"run/code/{tools}", f"here/{tools}", "here/score.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("tools: []" if name.endswith("yaml") else "def compute_score(): ...")
+    manifest = tmp_path / "run/manifest.yaml"
+    manifest.write_text(dump_manifest({"config": to_dict(compose([TINY]))}))
+    monkeypatch.chdir(tmp_path / "here")
+    planned = plan([f"manifest={manifest}", "custom_reward_function.path=score.py"])
+    assert planned.config.custom_reward_function.path == str(tmp_path / "here/score.py")
+    assert planned.config.actor_rollout_ref.rollout.multi_turn.tool_config_path == tools  # of the run's own code
+    assert planned.files == [tools, "workflows/x.py"]
 
 
 @pytest.mark.parametrize(
