@@ -25,6 +25,7 @@ OBJECT_STORE_BYTES = 256 * 2**20
 LONGEST_TEMP_DIR = 20
 """Longest temporary folder, in bytes, below which Ray's socket paths fit."""
 
+
 @contextmanager
 def ray_cluster(job: StageJob) -> Iterator[None]:
     """Connect to the Ray at RAY_ADDRESS if the job brought one up, else start a private one; leave nothing behind."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hpcrl.config import Config, StopRequested, UserError, batch_arithmetic, from_dict
+from hpcrl.config import Config, StopRequested, UserError, as_config, batch_arithmetic
 from hpcrl.data.dataset import PromptDataset
 from hpcrl.data.loader import ResumableLoader, sequential_batches
 from hpcrl.data.tool_schemas import tool_schemas
@@ -38,7 +39,7 @@ class RayPPOTrainer:
     """The central controller: `init_workers()`, then `fit()`.
 
     Args:
-        config: the whole config, or a mapping that validates to it.
+        config: the whole config, or a mapping (a DictConfig too) that validates to it.
         resource_pool_manager: with a pool `actor_rollout_ref`.
         ray_worker_group_cls: how worker groups are made.
         tokenizer: of the model; None: the run's own.
@@ -47,13 +48,13 @@ class RayPPOTrainer:
 
     def __init__(
         self,
-        config: Config | dict[str, Any],
+        config: Config | Mapping[str, Any],
         resource_pool_manager: ResourcePoolManager,
         ray_worker_group_cls: type[RayWorkerGroup] = RayWorkerGroup,
         tokenizer: PreTrainedTokenizerBase | None = None,
         job: StageJob | None = None,
     ) -> None:
-        self.config = config if isinstance(config, Config) else from_dict(config)
+        self.config = as_config(config)
         self.resource_pool_manager = resource_pool_manager
         self.ray_worker_group_cls = ray_worker_group_cls
         self.job = job or standalone_job(self.config)

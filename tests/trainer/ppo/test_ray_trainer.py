@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import ray
+from omegaconf import OmegaConf
 
 from hpcrl import RayPPOTrainer
 from hpcrl.config import InfrastructureError, UserError
@@ -112,6 +113,7 @@ def test_the_trainer_as_documented(cluster: None, tmp_path: Path) -> None:
         "run_root": str(tmp_path / "runs"),
         "data": {
             "train_files": prompts(tmp_path / "train.parquet"),
+            "val_files": prompts(tmp_path / "val.parquet"),
             "train_batch_size": 4,
             "max_prompt_length": 32,
             "max_response_length": 8,
@@ -132,14 +134,14 @@ def test_the_trainer_as_documented(cluster: None, tmp_path: Path) -> None:
     }
     resource_manager = ResourcePoolManager(resource_pool_spec={"actor_rollout_ref": {"gpu": 2}})
     trainer = RayPPOTrainer(
-        config=config,
+        config=OmegaConf.create(config),
         resource_pool_manager=resource_manager,
         ray_worker_group_cls=RayWorkerGroup,
     )
     trainer.init_workers()
     trainer.fit()
     folder = trainer.job.folder
-    assert [line["step"] for line in read_metrics(folder.metrics)] == [1, 2]
+    assert [line["step"] for line in read_metrics(folder.metrics)] == [0, 1, 2]
     assert (folder.checkpoints / "latest_checkpointed_iteration.txt").read_text() == "2"
     state = json.loads((folder.checkpoints / "global_step_2" / "trainer.json").read_text())
     assert state["loader"]["epoch"] == 1 and state["world_size"] == 2
