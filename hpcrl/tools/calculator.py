@@ -127,7 +127,7 @@ def _bounded(number: Number) -> Number:
     if isinstance(number, int):
         too_large = number.bit_length() > 4 * MAX_DIGITS or len(str(abs(number))) > MAX_DIGITS
     else:
-        too_large = not number.is_finite() or abs(number.adjusted()) >= MAX_DIGITS
+        too_large = not number.is_finite() or (number != 0 and abs(number.adjusted()) >= MAX_DIGITS)
     if too_large:
         raise CalculationError(f"the numbers are larger than {MAX_DIGITS} digits")
     return number
