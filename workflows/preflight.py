@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from hpcrl.config import Config, ConfigError, to_dict
+from hpcrl.config import Config, ConfigError, read_tool_config, to_dict
+from hpcrl.config.checks import scored_splits
+from hpcrl.config.columns import source_file_problems
 from hpcrl.config.keys import nearest
 from hpcrl.config.messages import offer
 from workflows.paths import looks_like_path, matches, root_path, there, user_path
@@ -135,8 +135,12 @@ def _source_files(config: Config, base: Path) -> Iterator[str]:
             if source.path is None:
                 continue
             local = source.source == "file" or looks_like_path(source.path)
-            if local and not matches(base, source.path):
+            found = matches(base, source.path) if local else []
+            if local and not found:
                 yield f"{key}: {source.path} does not exist"
+            for file in found:
+                where = key.removesuffix(".path")
+                yield from source_file_problems(source, where, file, scored=split in scored_splits(config))
 
 
 def _tools(config: Config, base: Path) -> Iterator[str]:
@@ -150,25 +154,13 @@ def _tools(config: Config, base: Path) -> Iterator[str]:
         yield f"{key}: {text} does not exist{offer(nearest(text, known, cutoff=0.5))}"
         return
     try:
-        declared = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, OSError) as error:
-        yield f"{key}: {text} is no YAML: {error}"
+        entries = read_tool_config(path)
+    except ConfigError as error:
+        yield from (f"{key}: {problem}" for problem in error.problems)
         return
-    tools = declared.get("tools") if isinstance(declared, dict) else None
-    if not isinstance(tools, list):
-        yield f"{key}: {text} declares no tools; write `tools: [{{class_name, config, tool_schema}}]`"
-        return
-    for number, tool in enumerate(tools):
-        yield from _tool_class(f"{text}: tools[{number}]", tool, base)
-
-
-def _tool_class(where: str, tool: Any, base: Path) -> Iterator[str]:
-    name = tool.get("class_name") if isinstance(tool, dict) else None
-    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        yield f"{where}.class_name: {name!r} is no dotted path of a class, like hpcrl.tools.calculator.Calculator"
-        return
-    module, _, attribute = name.rpartition(".")
-    yield from _defined(f"{where}.class_name", module, attribute, base)
+    for entry in entries:
+        module, _, attribute = entry.class_name.rpartition(".")
+        yield from _defined(f"{entry.where}.class_name", module, attribute, base)
 
 
 def _defined(where: str, module: str, attribute: str, base: Path) -> Iterator[str]:

@@ -99,6 +99,11 @@ class ToolEntry:
     schema: ToolSchema
 
 
+def is_dotted(name: str) -> bool:
+    """Identifiers with dots between them."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
 def read_tool_config(tool_config_path: str | Path) -> list[ToolEntry]:
     """The entries of a tools' YAML file, their schemas checked; no tool's class is imported.
 
@@ -156,7 +161,7 @@ def _entry(where: str, value: Any, problems: list[str]) -> ToolEntry | None:
             close = offer(nearest(str(key), ENTRY_KEYS)) or f"; an entry has {', '.join(ENTRY_KEYS)}"
             problems.append(f"{where}.{key}: unknown key{close}")
     class_name, config = value.get("class_name"), value.get("config") or {}
-    if not isinstance(class_name, str) or "." not in class_name:
+    if not isinstance(class_name, str) or "." not in class_name or not is_dotted(class_name):
         problems.append(
             f"{where}.class_name: {shown(class_name)} is no dotted path, such as hpcrl.tools.calculator.CalculatorTool"
         )

@@ -81,18 +81,32 @@ def test_a_parquet_file_without_a_column_is_refused(tmp_path: Path) -> None:
 def test_tools_are_found_without_importing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
     file = tmp_path / "tools.yaml"
-    file.write_text("tools: [{class_name: hpcrl.tools.nowhere.Tool}]")
-    assert "no module hpcrl.tools.nowhere" in _refusal(TINY, f"{key}={file}")
-    file.write_text("tools: [{class_name: hpcrl.stage.StageJub}]")
-    assert "StageJob" in _refusal(TINY, f"{key}={file}")
+    schema = (
+        "tool_schema: {type: function, function: {name: t, description: d, parameters: {type: object, properties: {}}}}"
+    )
+
+    def said(class_name: str) -> str:
+        file.write_text(f"tools: [{{class_name: {class_name}, {schema}}}]")
+        return _refusal(TINY, f"{key}={file}")
+
+    assert "no module hpcrl.tools.nowhere" in said("hpcrl.tools.nowhere.Tool")
+    assert "StageJob" in said("hpcrl.stage.StageJub")
     (tmp_path / "broken_tool.py").write_text("class Tool(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    file.write_text("tools: [{class_name: broken_tool.Tool}]")
-    assert "broken_tool.py is no Python" in _refusal(TINY, f"{key}={file}")
-    file.write_text("tools: [{class_name: ..Tool}]")
-    assert "no dotted path" in _refusal(TINY, f"{key}={file}")
+    assert "broken_tool.py is no Python" in said("broken_tool.Tool")
+    assert "no dotted path" in said("..Tool")
     file.write_text("tool: []")
-    assert "declares no tools" in _refusal(TINY, f"{key}={file}")
+    assert "a list `tools:`" in _refusal(TINY, f"{key}={file}")
+    file.write_text("tools: [{class_name: hpcrl.tools.calculator.CalculatorTool}]")
+    assert "tool_schema" in _refusal(TINY, f"{key}={file}")
+
+
+def test_a_source_file_without_a_prompt_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"promt": ["x"], "ground_truth": ["z"], "data_source": ["hpcrl/arithmetic"]}), file)
+    said = _refusal(TINY, f"prepare.splits.train=[{{source: file, path: {file}}}]")
+    assert "has no column 'prompt'" in said
+    assert "columns.prompt" in said
 
 
 def test_a_reward_function_must_be_in_its_file(tmp_path: Path) -> None:
