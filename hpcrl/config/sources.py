@@ -45,7 +45,7 @@ class ArithmeticOptions(PromptOptions):
     demonstrations: bool = False
     """Add a `messages` column: the question with an assistant's turns, for supervised warm start."""
     right_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Share of demonstrations that call the calculator and answer rightly; the rest answer at once, at random."""
+    """Share of demonstrations that call the calculator and answer rightly; the rest give up at once."""
 
 
 @section

@@ -94,10 +94,9 @@ def test_arithmetic_demonstrations() -> None:
         expression = user["content"].removesuffix(" = ?").replace(" ", "")
         assert json.loads(body) == {"name": "calculator", "arguments": {"expression": expression}}
         assert (tool["role"], tool["content"], final["content"]) == ("tool", truth, f"#### {truth}")
-    guesses = [row for row in rows if len(row["messages"]) == 2]
-    assert len(right) + len(guesses) == len(rows)
-    wrong = [row for row in guesses if row["messages"][1]["content"] != f"#### {row['reward_model']['ground_truth']}"]
-    assert len(wrong) > 0.9 * len(guesses)
+    given_up = [row["messages"][-1]["content"] for row in rows if len(row["messages"]) == 2]
+    assert len(right) + len(given_up) == len(rows)
+    assert set(given_up) == {"#### ?"}
 
 
 @pytest.mark.parametrize(

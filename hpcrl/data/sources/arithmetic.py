@@ -21,6 +21,10 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 ENUMERABLE = 100_000
 """Up to so many questions are listed and taken in a shuffled order, none twice before all were asked."""
 
+GIVE_UP = [{"role": "assistant", "content": "#### ?"}]
+"""A demonstration that answers at once, without the tool. What it says is always the same: a random number there would
+only teach noise, and the tiny model would take twice as long to learn to copy operands."""
+
 Question = tuple[int, str, int]
 
 
@@ -49,7 +53,7 @@ class Arithmetic(Generator):
         }
         if self.options.demonstrations:
             right = rng.random() < self.options.right_fraction
-            row["messages"] = [*row["prompt"], *(call_and_answer(question) if right else self._guess(op, rng))]
+            row["messages"] = [*row["prompt"], *(call_and_answer(question) if right else GIVE_UP)]
         return row
 
     @property
@@ -92,11 +96,6 @@ class Arithmetic(Generator):
             self._turn = turn
             self._permutation = generator(stable_key("order", self.seed, turn)).permutation(len(self._all))
         return self._permutation
-
-    def _guess(self, op: str, rng: np.random.Generator) -> list[dict[str, str]]:
-        """An answer at once, of the size that answers of this operation have."""
-        a, b = (int(x) for x in rng.integers(self.options.max_operand, size=2))
-        return [{"role": "assistant", "content": f"#### {OPERATIONS[op](a, b)}"}]
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_all", "_turn", "_permutation")}
