@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = [
     "exp=tiny_grpo",
-    # A single digit to copy: what takes a thousand steps with two is learned in a few hundred.
+    # A single digit to copy: what takes some hundred steps with two is learned in a hundred or so.
     "prepare.splits.sft=[{source: arithmetic, rows: 2000, options: {demonstrations: true, max_operand: 10}}]",
     "prepare.splits.train=[{source: arithmetic, rows: 64, options: {max_operand: 10}}]",
     "prepare.splits.test=[{source: arithmetic, rows: 24, options: {max_operand: 10}}]",
-    "sft.total_training_steps=300",
+    "sft.total_training_steps=150",
     "sft.train_batch_size=32",
     "data.train_batch_size=8",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
