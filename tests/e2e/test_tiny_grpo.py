@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hpcrl.config.seam import RunFolder
@@ -132,8 +132,14 @@ def test_the_evaluation_compares_with_the_model_before(undisturbed: RunFolder) -
 def test_the_exported_model_answers(undisturbed: RunFolder) -> None:
     folder = undisturbed.stage("train").out / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "2 + 3 = ?"}], add_generation_prompt=True)
-    ids = torch.tensor([prompt["input_ids"] if isinstance(prompt, dict) else list(prompt)])
+    tools = yaml.safe_load((ROOT / "configs/tools/calculator.yaml").read_text())["tools"]
+    question = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "2 + 3 = ?"}],
+        tools=[tool["tool_schema"] for tool in tools],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    ids = tokenizer(question, add_special_tokens=False, return_tensors="pt")["input_ids"]
     answer = model.generate(ids, max_new_tokens=40, do_sample=False)[0, ids.shape[1] :].tolist()
     assert answer[-1] == tokenizer.eos_token_id
     text = tokenizer.decode(answer)
