@@ -192,8 +192,12 @@ def test_a_detached_run_is_seen_and_cancelled(tmp_path: Path) -> None:
     assert done.returncode == 0
     run = fakes.at_step(tmp_path, 1)
     assert fakes.run_of(done) == run
-    state = json.loads(fakes.call("status", "fake", "--json", root=tmp_path).stdout)[0]
-    assert (state["state"], state["stages"][0]["total_steps"]) == ("RUNNING", 400)
+
+    def seen() -> tuple[str, int | None]:
+        state = json.loads(fakes.call("status", "fake", "--json", root=tmp_path).stdout)[0]
+        return state["state"], state["stages"][0]["total_steps"]
+
+    fakes.until(lambda: seen() == ("RUNNING", 400))  # the fake stage does not write its heartbeat in one piece
     again = fakes.call("resume", "fake", root=tmp_path)
     assert again.returncode == 78
     assert "running already" in again.stderr

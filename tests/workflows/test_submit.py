@@ -236,7 +236,9 @@ def test_an_override_of_a_manifest_is_read_from_the_callers_folder(
     tools = "configs/tools/calculator.yaml"
     for name in ("run/code/workflows/x.py", f"run/code/{tools}", f"here/{tools}", "here/score.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("tools: []" if name.endswith("yaml") else "def compute_score(): ...")
+        (tmp_path / name).write_text(
+            (ROOT / tools).read_text() if name.endswith("yaml") else "def compute_score(): ..."
+        )
     manifest = tmp_path / "run/manifest.yaml"
     manifest.write_text(dump_manifest({"config": to_dict(compose([TINY]))}))
     monkeypatch.chdir(tmp_path / "here")
